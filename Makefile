@@ -1,0 +1,39 @@
+# Everything runs in .venv, which the first target that needs it makes. TORCH may name another build,
+# e.g. TORCH="torch --index-url https://download.pytorch.org/whl/cu128" on a machine with a GPU.
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint test-engines bench clean
+
+$(READY): pyproject.toml setup.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[torch,test,lint]'
+	touch $@
+
+# The main job on a real drafter that was trained on the embedding and two layers of a real target.
+demo: $(READY)
+	rm -rf demo-out
+	$(BIN)/eagle3-convert tests/data/drafters/g_aux024 demo-out \
+	  --target tests/data/target-tiny --sample tests/data/samples/tiny.safetensors
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: $(READY) lint
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
+
+# The real engines' own classes on the CPU; the first run downloads them (about 2 GB on disk, kept for later runs).
+test-engines: $(READY)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m engines tests/engines
+
+bench: $(READY)
+	$(BIN)/python benchmarks/convert.py
+
+clean:
+	rm -rf $(VENV) demo-out build dist *.egg-info

@@ -1,0 +1,5 @@
+"""`python -m converter` is `eagle3`."""
+
+from converter.cli import main
+
+main()

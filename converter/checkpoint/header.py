@@ -1,0 +1,183 @@
+"""The header of a safetensors file, parsed and checked before anything is trusted.
+
+Format (safetensors 0.8.0, README "Format"): 8 bytes little-endian length N, N bytes of JSON, then the
+tensors' bytes without holes. Its own reader refuses headers over 100 MB, overlapping or missing byte
+ranges and trailing bytes; so does this one, and it says which tensor is at fault.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from converter.checkpoint.jsonfile import no_duplicates
+from converter.errors import InputError
+from converter.findings import error
+
+MAX_HEADER = 100_000_000  # safetensors' own limit, bytes
+
+# Bits per element, by the names that safetensors 0.8.0 writes.
+DTYPE_BITS: Mapping[str, int] = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+    "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
+    "I32": 32, "U32": 32, "F32": 32,
+    "I64": 64, "U64": 64, "F64": 64, "C64": 64,
+}  # fmt: skip
+FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+INTEGERS = frozenset({"I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64"})
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A tensor's place in its file: `start` and `end` count bytes from the end of the header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Header:
+    tensors: Mapping[str, TensorInfo]
+    metadata: Mapping[str, str]
+    data_start: int
+
+
+def read_header(path: Path) -> Header:
+    """Parse and check the header of `path`.
+
+    Raises InputError with F101 (no safetensors file), F102 (LFS pointer), F103 (shorter than its header
+    says) or F104 (the header contradicts itself).
+    """
+    try:
+        with path.open("rb") as file:
+            return _parse(path, file, os.fstat(file.fileno()).st_size)
+    except OSError as problem:
+        raise InputError(
+            error("F100", f"cannot read {path}: {problem.strerror or problem}", where=str(path))
+        ) from problem
+
+
+def _parse(path: Path, file: BinaryIO, size: int) -> Header:
+    first = file.read(8)
+    _refuse_other_formats(path, first, size)
+    length = int.from_bytes(first, "little")
+    if length > min(size - 8, MAX_HEADER):
+        cut = "" if length > MAX_HEADER else "; the download may have been cut short"
+        raise InputError(
+            error(
+                "F101",
+                f"{path.name} is not a safetensors file{cut}",
+                where=str(path),
+                found=f"a header length of {length:,} bytes in a file of {size:,}",
+                expected=f"at most {min(size - 8, MAX_HEADER):,}",
+                fix=("download the file again and compare its size with the source",),
+            )
+        )
+    return parse_header(file.read(length), size - 8 - length, 8 + length, str(path))
+
+
+def parse_header(text: bytes, data_size: int, data_start: int, where: str) -> Header:
+    """Check the JSON of a header against `data_size`, the bytes that follow it."""
+
+    def bad(what: str, code: str = "F104", **rest: Any) -> InputError:
+        return InputError(error(code, f"damaged safetensors header: {what}", where=where, **rest))
+
+    try:
+        document = json.loads(text, object_pairs_hook=no_duplicates)
+    except RecursionError as problem:
+        raise bad("JSON nested too deeply") from problem
+    except ValueError as problem:
+        raise bad(str(problem)) from problem
+    if not isinstance(document, dict):
+        raise bad("not a JSON object")
+    metadata = document.pop("__metadata__", {})
+    if not (isinstance(metadata, dict) and all(isinstance(v, str) for v in metadata.values())):
+        raise bad("__metadata__ is not a map of strings")
+
+    tensors = {name: _tensor(name, entry, bad) for name, entry in document.items()}
+    cursor = 0
+    for name, info in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].end)):
+        if info.start != cursor:
+            kind = "overlaps the one before it" if info.start < cursor else "leaves a hole before it"
+            raise bad(f"{name} {kind}", found=f"starts at byte {info.start:,}", expected=f"byte {cursor:,}")
+        cursor = info.end
+    if cursor > data_size:
+        raise bad(
+            "the file ends before its tensors do",
+            code="F103",
+            found=f"{data_size:,} bytes of tensors",
+            expected=f"{cursor:,}",
+            fix=("download the file again: it was cut short",),
+        )
+    if cursor < data_size:
+        raise bad(f"{data_size - cursor:,} bytes after the last tensor belong to no tensor")
+    return Header(tensors, metadata, data_start)
+
+
+def _tensor(name: str, entry: Any, bad: Any) -> TensorInfo:
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise bad(f"{name} does not have exactly dtype, shape and data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not (isinstance(dtype, str) and dtype in DTYPE_BITS):
+        raise bad(f"{name} has the unknown dtype {dtype!r}")
+    if not (isinstance(shape, list) and all(_count(n) for n in shape)):
+        raise bad(f"{name} has the shape {shape!r}")
+    if not (isinstance(offsets, list) and len(offsets) == 2 and all(_count(n) for n in offsets)):
+        raise bad(f"{name} has the offsets {offsets!r}")
+    bits = DTYPE_BITS[dtype]
+    for n in shape:
+        bits *= n
+    if bits % 8 or bits // 8 != offsets[1] - offsets[0]:
+        raise bad(
+            f"{name} does not fill its bytes",
+            found=f"{offsets[1] - offsets[0]:,} bytes",
+            expected=f"{bits // 8:,} for {dtype} {shape}",
+        )
+    return TensorInfo(dtype, tuple(shape), offsets[0], offsets[1])
+
+
+def _count(n: Any) -> bool:
+    return isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**63
+
+
+def _refuse_other_formats(path: Path, first: bytes, size: int) -> None:
+    if first.startswith(b"version "):
+        raise InputError(
+            error(
+                "F102",
+                f"{path.name} is a Git LFS pointer, not the weights",
+                where=str(path),
+                fix=("git lfs pull    (in the clone), or download the repository with: hf download",),
+            )
+        )
+    if len(first) < 8 or first[:2] == b"PK" or first[:1] == b"\x80":
+        kind = "a PyTorch pickle" if first[:2] == b"PK" or first[:1] == b"\x80" else f"only {size} bytes long"
+        raise InputError(
+            error(
+                "F101",
+                f"{path.name} is not a safetensors file: it is {kind}",
+                where=str(path),
+                fix=("save the weights with safetensors, or download the file again",),
+            )
+        )
+
+
+def build_header(tensors: Mapping[str, TensorInfo], metadata: Mapping[str, str]) -> bytes:
+    """The bytes of a header, its length included, padded so that the tensors start on 8 bytes."""
+    document: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    for name, info in tensors.items():
+        document[name] = {"dtype": info.dtype, "shape": list(info.shape), "data_offsets": [info.start, info.end]}
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text

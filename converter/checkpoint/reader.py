@@ -1,0 +1,244 @@
+"""A checkpoint on disk: one safetensors file, or shards with their index. Tensors are read only when asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from converter.checkpoint.header import TensorInfo, read_header
+from converter.checkpoint.jsonfile import read_object
+from converter.errors import InputError
+from converter.findings import error
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+# How numpy holds each dtype; 8- and 16-bit floats that numpy lacks are held as their bits.
+NUMPY_DTYPES: Mapping[str, str] = {
+    "BOOL": "?", "U8": "u1", "I8": "i1", "I16": "<i2", "U16": "<u2", "I32": "<i4", "U32": "<u4",
+    "I64": "<i8", "U64": "<u8", "F64": "<f8", "F32": "<f4", "F16": "<f2", "C64": "<c8", "BF16": "<u2",
+    "F8_E5M2": "u1", "F8_E4M3": "u1", "F8_E8M0": "u1", "F8_E4M3FNUZ": "u1", "F8_E5M2FNUZ": "u1",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What tells that a file was changed or replaced while it was read."""
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> Stamp:
+        stat = path.stat()
+        return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a file: `offset` counts bytes from the start of the file."""
+
+    name: str
+    file: Path
+    offset: int
+    info: TensorInfo
+
+
+class Checkpoint:
+    """The tensors of a checkpoint by name, in the order of their bytes on disk.
+
+    files     the safetensors files, in the index's order
+    sharded   true where an index names the files
+    metadata  the `__metadata__` of each file, by file name
+    """
+
+    def __init__(self, files: list[Path], sharded: bool) -> None:
+        self.files = files
+        self.sharded = sharded
+        self.metadata: dict[str, Mapping[str, str]] = {}
+        self.tensors: dict[str, StoredTensor] = {}
+        self._stamps = {}
+        for file in files:
+            header = read_header(file)
+            self._stamps[file] = Stamp.of(file)
+            self.metadata[file.name] = header.metadata
+            for name, info in sorted(header.tensors.items(), key=lambda item: item[1].start):
+                if name in self.tensors:
+                    raise InputError(
+                        error(
+                            "F106",
+                            f"the tensor {name} is in two files",
+                            where=f"{self.tensors[name].file.name}, {file.name}",
+                            fix=("keep one of the files, or write an index that says which holds the tensor",),
+                        )
+                    )
+                self.tensors[name] = StoredTensor(name, file, header.data_start + info.start, info)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files, headers included."""
+        return sum(stamp.size for stamp in self._stamps.values())
+
+    def read(self, name: str, index: int | None = None) -> NDArray[np.generic]:
+        """The values of tensor `name`, or of its part `index` along the first axis (bf16 and fp8 as their bits).
+
+        Raises InputError F103 where the file has fewer bytes than its header said.
+        """
+        import numpy as np
+
+        tensor = self.tensors[name]
+        dtype = NUMPY_DTYPES.get(tensor.info.dtype)
+        if dtype is None:
+            raise InputError(error("F105", f"{name} has the packed dtype {tensor.info.dtype}", where=tensor.file.name))
+        offset, size, shape = tensor.offset, tensor.info.nbytes, tensor.info.shape
+        if index is not None:
+            size, shape = size // shape[0], shape[1:]
+            offset += index * size
+        with tensor.file.open("rb") as file:
+            file.seek(offset)
+            data = file.read(size)
+        if len(data) != size:
+            raise self._changed(tensor.file)
+        return np.frombuffer(data, dtype=dtype).reshape(shape)
+
+    def assert_unchanged(self) -> None:
+        """Raise InputError F109 where a file was written to since it was opened."""
+        for file, stamp in self._stamps.items():
+            try:
+                same = Stamp.of(file) == stamp
+            except OSError:
+                same = False
+            if not same:
+                raise self._changed(file)
+
+    @staticmethod
+    def _changed(file: Path) -> InputError:
+        return InputError(
+            error(
+                "F109",
+                f"{file.name} changed while it was read",
+                where=str(file),
+                fix=("wait until training or the download has finished, then run the command again",),
+            )
+        )
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Open a folder, or one `*.safetensors` file.
+
+    Raises InputError: F100 missing or unreadable, F107 no weights, F108 index and files disagree, and
+    whatever `read_header` raises.
+    """
+    if path.is_file():
+        return Checkpoint([path], sharded=False)
+    index, single = path / INDEX, path / SINGLE
+    found = sorted(p for p in path.glob("*.safetensors") if p.is_file() or p.is_symlink())
+    if index.exists():
+        return _open_shards(path, index, found)
+    if single in found:
+        return Checkpoint([single], sharded=False)
+    if len(found) == 1:
+        return Checkpoint(found, sharded=False)
+    if found:
+        raise InputError(
+            error(
+                "F108",
+                f"{path} holds several safetensors files and no {INDEX}",
+                where=str(path),
+                found=", ".join(p.name for p in found),
+                fix=(f"name the file to convert, e.g. {found[0]}",),
+            )
+        )
+    raise _no_weights(path)
+
+
+def _open_shards(folder: Path, index: Path, found: list[Path]) -> Checkpoint:
+    weight_map = read_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
+        raise InputError(error("F108", f"{INDEX} has no weight_map of tensor to file", where=str(index)))
+    names = sorted(set(weight_map.values()))
+    for name in names:
+        if Path(name).name != name or name in ("", ".", ".."):
+            raise InputError(error("F108", f"{INDEX} names a file outside the folder: {name!r}", where=str(index)))
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise InputError(
+            error(
+                "F108",
+                f"{len(missing)} of {len(names)} shards are missing",
+                where=str(folder),
+                found=f"no {', '.join(missing)}",
+                fix=("download the folder again: its index names files that are not there",),
+            )
+        )
+    single = folder / SINGLE
+    if single in found and SINGLE not in names:
+        raise InputError(
+            error(
+                "F108",
+                f"{folder} holds both {SINGLE} and an index of other files",
+                where=str(folder),
+                why="engines differ in which of the two they load",
+                fix=(f"name the one to convert, e.g. {single}",),
+            )
+        )
+    checkpoint = Checkpoint([folder / name for name in names], sharded=True)
+    there = {name: tensor.file.name for name, tensor in checkpoint.tensors.items()}
+    if there != weight_map:
+        wrong = sorted(n for n in there.keys() | weight_map.keys() if there.get(n) != weight_map.get(n))
+        raise InputError(
+            error(
+                "F108",
+                f"{INDEX} and the files disagree about {len(wrong)} tensors",
+                where=str(index),
+                found=f"e.g. {wrong[0]}: {there.get(wrong[0], 'in no file')}",
+                expected=str(weight_map.get(wrong[0], "not in the index")),
+            )
+        )
+    return checkpoint
+
+
+def _no_weights(path: Path) -> InputError:
+    inner = [p for p in path.iterdir() if p.is_dir() and any(p.glob("*.safetensors"))] if path.is_dir() else []
+    if inner:
+        newest = max(inner, key=lambda p: max(f.stat().st_mtime for f in p.glob("*.safetensors")))
+        names = sorted((p.name for p in inner), key=lambda n: (len(n), n))
+        return InputError(
+            error(
+                "F107",
+                f"{path} holds {len(inner)} checkpoints, not one",
+                where=str(path),
+                found=", ".join(names),
+                fix=(f"name one of them; the newest is {newest}",),
+            )
+        )
+    others = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in path.glob(pattern))
+    return InputError(
+        error(
+            "F107",
+            f"no weights in {path}",
+            where=str(path),
+            found=f"only {', '.join(others)}" if others else "no safetensors file",
+            expected=f"{SINGLE}, or shards with {INDEX}",
+            fix=("save the weights with safetensors first",) if others else (),
+        )
+    )
+
+
+def preadinto(fd: int, buffer: memoryview, offset: int) -> int:
+    """os.preadv into `buffer` where the system has it, else a read at the offset. Returns bytes read."""
+    if hasattr(os, "preadv"):
+        return os.preadv(fd, [buffer], offset)
+    os.lseek(fd, offset, os.SEEK_SET)
+    data = os.read(fd, len(buffer))
+    buffer[: len(data)] = data
+    return len(data)

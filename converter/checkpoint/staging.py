@@ -1,0 +1,178 @@
+"""A folder that appears whole or not at all.
+
+Everything is written to a staging folder beside OUT, which takes OUT's place by one rename (an exchange of
+the two where the system has it, so that an old OUT is never absent). The staging folder is locked while its
+owner lives; the next run for the same OUT removes what a killed one left, and puts back an old OUT that was
+moved aside but not replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from converter.errors import OutputError
+
+_STAGING = ".eagle3-staging-"
+_OLD = ".eagle3-old-"
+_RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2  # linux/fs.h
+_AT_FDCWD = -100
+
+
+class Staging:
+    """The staging folder of OUT: write into `folder`, then `commit()`; leaving the `with` block discards it."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = Path.cwd() / out  # not resolved: OUT may be a link, which is then replaced itself
+        recover(self.out)
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            self.folder = self.out.parent / _hidden_name(self.out, _STAGING)
+            self.folder.mkdir()
+            with contextlib.suppress(OSError):
+                self._lock = _lock(self.folder)
+                if self.folder.exists():
+                    break
+                _unlock(self._lock)
+            # Another run's clean-up came between mkdir and lock: take another name.
+        self._committed = False
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._committed:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        _unlock(self._lock)
+
+    def commit(self, replace: bool) -> None:
+        """Sync the folder and put it in OUT's place; `replace` says that an old OUT may be there.
+
+        Raises OutputError where OUT has come into being meanwhile and may not be replaced.
+        """
+        for file in self.folder.iterdir():
+            _sync(file)
+        _sync(self.folder)
+        if replace and self.out.exists():
+            self._replace()
+        else:
+            try:
+                _rename(self.folder, self.out, _RENAME_NOREPLACE)
+            except OSError as problem:
+                if problem.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                    raise OutputError(f"{self.out} has appeared meanwhile; nothing was written there") from problem
+                raise
+        self._committed = True
+        _sync(self.out.parent)
+
+    def _replace(self) -> None:
+        try:
+            _rename(self.folder, self.out, _RENAME_EXCHANGE)
+        except OSError as problem:
+            if problem.errno not in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            return
+        aside = self.out.parent / _hidden_name(self.out, _OLD)
+        self.out.rename(aside)
+        try:
+            self.folder.rename(self.out)
+        except OSError:
+            aside.rename(self.out)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def recover(out: Path) -> None:
+    """Clean up what killed runs left beside `out`; an old OUT that lost its place gets it back."""
+    if not out.parent.is_dir():
+        return
+    for aside in _leftovers(out, _OLD):
+        if out.exists():
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            aside.rename(out)
+    for folder in _leftovers(out, _STAGING):
+        with contextlib.suppress(OSError):  # locked: its owner is alive
+            lock = _lock(folder)
+            if lock is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                _unlock(lock)
+
+
+def _leftovers(out: Path, kind: str) -> Iterator[Path]:
+    prefix = f".{_short(out)}{kind}"
+    yield from sorted(p for p in out.parent.iterdir() if p.name.startswith(prefix) and p.is_dir())
+
+
+def _hidden_name(out: Path, kind: str) -> str:
+    return f".{_short(out)}{kind}{secrets.token_hex(6)}"
+
+
+def _short(out: Path) -> str:
+    """OUT's name, cut so that the hidden name stays within 255 bytes (whole characters only)."""
+    return os.fsencode(out.name)[:200].decode(errors="ignore")
+
+
+def _lock(folder: Path) -> int | None:
+    """An exclusive lock on `folder`, released by the kernel when its holder dies; OSError where it is held.
+
+    None on Windows, which has no folder locks: there, staging folders of other runs are left alone.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _unlock(lock: int | None) -> None:
+    if lock is not None:
+        os.close(lock)
+
+
+def _sync(path: Path) -> None:
+    if os.name == "nt":
+        return
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _rename(source: Path, target: Path, flags: int) -> None:
+    """renameat2 where the C library has it; else a plain rename (never for an exchange).
+
+    A plain rename of a folder replaces nothing but an empty folder, so it may stand in for NOREPLACE.
+    """
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if os.name == "posix" else None
+    if renameat2 is not None:
+        code = renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags)
+        if code == 0:
+            return
+        number = ctypes.get_errno()
+        unsupported = number in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
+        empty = flags == _RENAME_NOREPLACE and number == errno.EEXIST and _is_empty(target)
+        if not (flags == _RENAME_NOREPLACE and (unsupported or empty)):
+            raise OSError(number, os.strerror(number), str(target))
+    elif flags == _RENAME_EXCHANGE:
+        raise OSError(errno.ENOSYS, "no exchange rename here", str(target))
+    source.rename(target)
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())

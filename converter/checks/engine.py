@@ -1,0 +1,320 @@
+"""What an engine release would make of a drafter: write it in the release's form, read that form back by the
+release's own rules, and compare. A difference is something that the engine would do silently wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from converter.drafter.layout import expected_tensors
+from converter.drafter.points import describe_point, describe_points
+from converter.drafter.spec import DrafterSpec, Origin, differences
+from converter.drafter.target import Target
+from converter.findings import Finding, error, warning
+from converter.rules.engine import ConfigEntry, EngineRelease, all_releases, known_releases, nested
+from converter.rules.targets import TargetRule, architectures, capturing_releases
+
+# Spec attribute -> code of the finding that an engine does not honour or accept it.
+CODES: Mapping[str, str] = {
+    "num_hidden_layers": "K102",
+    "norm_before_residual": "K103",
+    "norm_before_fc": "K104",
+    "fc_norm": "K105",
+    "norm_output": "K106",
+    "qk_norm": "K107",
+    "qkv_bias": "K108",
+    "o_bias": "K108",
+    "mlp_bias": "K109",
+    "layer_windows": "K110",
+    "num_points": "K111",
+    "rope": "K112",
+    "rope.kind": "K112",
+    "rope.names": "K112",
+    "hidden_act": "K113",
+    "fc_is_square": "K114",
+    "capture_points": "K125",
+}
+OTHER = "K190"
+
+_CAPTURE_FAILS = {
+    "crash": "the engine stops at the first request",
+    "error": "the engine stops at the first request",
+    "silently_missing": "the state is left out without a word and fc gets too few",
+    "wrong_value": "the engine hands out another value under that name without a word",
+    "never_captured": "this target class never hands out any state",
+    "unknown": "nobody has verified what this target class hands out",
+}
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What one release needs and what stands in the way.
+
+    config     every key to write; layer_ids are in there where the target is known
+    launch     launch options that carry a part of the wiring
+    layer_ids  None where no list of ids reaches the capture points, or the target is unknown
+    """
+
+    config: tuple[ConfigEntry, ...]
+    launch: Mapping[str, Any]
+    layer_ids: tuple[int, ...] | None
+    findings: tuple[Finding, ...]
+
+
+def examine(engine: EngineRelease, spec: DrafterSpec, target: Target) -> Examination:
+    """Lower `spec` (capture points ascending) for one release and compare with what the release reads back."""
+    findings: list[Finding] = []
+    if engine.newer_than_known:
+        findings.append(_newer(engine))
+    rule = engine.target(target.architecture) if target.architecture else None
+    ids = engine.layer_ids(spec, target)
+    if rule is None:
+        findings.append(_no_target(engine, target))
+    else:
+        findings += _captures(engine, rule, spec, target)
+        if ids is None:
+            findings.append(_no_ids(engine, rule, spec, target))
+    served = engine.rules.get("served_dtype", {}).get(spec.dtype)
+    if served:
+        findings.append(_served_dtype(engine, spec, served))
+    if target.max_position_embeddings is not None and spec.max_position_embeddings < target.max_position_embeddings:
+        findings.append(_short_context(engine, spec, target.max_position_embeddings))
+    findings += [_limit(engine, spec, a) for a in engine.limits if engine.broken_limit(spec, a)]
+    config = engine.write_config(spec, ids if ids is not None else spec.capture_points)
+    launch = engine.launch_options(spec)
+    findings += compare(engine, spec, nested(config), _names(engine, spec), target, launch, skip_points=ids is None)
+    return Examination(tuple(config), launch, ids, tuple(findings))
+
+
+def compare(
+    engine: EngineRelease,
+    spec: DrafterSpec,
+    config: Mapping[str, Any],
+    names: Sequence[str],
+    target: Target,
+    launch: Mapping[str, Any],
+    skip_points: bool = False,
+) -> list[Finding]:
+    """What the release reads out of config, tensor names and launch options, against what was trained."""
+    view = engine.view(config, names, target, launch)
+    if view.spec is None:
+        return [error(OTHER, f"{engine} could not read the config written for it", where="config.json")]
+    differing = [d for d in differences(spec, view.spec) if not (skip_points and d == "capture_points")]
+    codes = {CODES.get(field, OTHER): field for field in reversed(differing)}  # one finding a code
+    findings = [_not_honoured(engine, spec, field, view.spec) for field in codes.values()]
+    lost = [n for n in (*view.ignored, *view.missing) if not _explained(n, engine, spec, differing)]
+    if lost:
+        findings.append(
+            error(
+                OTHER,
+                f"{engine} would leave {len(lost)} tensors of the drafter unloaded",
+                where=", ".join(lost[:4]) + (", ..." if len(lost) > 4 else ""),
+            )
+        )
+    return findings
+
+
+def _names(engine: EngineRelease, spec: DrafterSpec) -> list[str]:
+    names = [engine.names_for(canonical) or canonical for canonical in expected_tensors(spec)]
+    return names + (["d2t", "t2d"] if spec.draft_vocab_size != spec.vocab_size else [])
+
+
+def _explained(name: str, engine: EngineRelease, spec: DrafterSpec, differing: Sequence[str]) -> bool:
+    """True where the tensor (by written or canonical name) belongs to a feature or a layer that the release is
+    already said not to honour."""
+    broken = "num_hidden_layers" in engine.limits and engine.broken_limit(spec, "num_hidden_layers")
+    for canonical, expected in expected_tensors(spec).items():
+        if name in (canonical, engine.names_for(canonical)):
+            later_layer = canonical.startswith("layers.") and not canonical.startswith("layers.0.")
+            return expected.feature in differing or (later_layer and broken)
+    return False
+
+
+# --- findings ---------------------------------------------------------------------------------------------
+
+
+def _works_in(engine: EngineRelease, spec: DrafterSpec, attribute: str) -> list[str]:
+    """Known releases of this engine that honour and accept the attribute."""
+    good = []
+    for other in all_releases(engine.name):
+        if attribute in other.limits and other.broken_limit(spec, attribute):
+            continue
+        config = nested(other.write_config(spec, spec.capture_points))
+        view = other.view(config, (), Target(), other.launch_options(spec)).spec
+        if view is not None and attribute not in differences(spec, view):
+            good.append(other.release)
+    return good
+
+
+def span(engine: str, releases: Sequence[str]) -> str:
+    """`0.5.17 to 0.5.23` for a run of known releases; a list where there are gaps."""
+    known = known_releases(engine)
+    if not releases:
+        return ""
+    start, end = known.index(releases[0]), known.index(releases[-1])
+    if known[start : end + 1] == list(releases):
+        return releases[0] if start == end else f"{releases[0]} to {releases[-1]}"
+    return ", ".join(releases)
+
+
+def _where_it_works(engine: EngineRelease, releases: Sequence[str], elsewhere: str) -> tuple[str, tuple[str, ...]]:
+    """A sentence and the fixes: another release of this engine, another engine."""
+    fixes = []
+    if releases:
+        fixes.append(f"{engine.title} {span(engine.name, releases)}:  --engine {engine.name}=={releases[-1]}")
+    if elsewhere:
+        fixes.append(f"{elsewhere} computes it (serve the original folder there)")
+    return (f"no known release of {engine.title} does" if not releases else ""), tuple(fixes)
+
+
+def _newer(engine: EngineRelease) -> Finding:
+    newest = known_releases(engine.name)[-1]
+    return warning(
+        "K101",
+        f"{engine.title} {engine.release} is newer than the rules; those of {newest} were used",
+        where=f"--engine {engine.requirement}",
+        why="a release may change what it loads; nothing here has seen this one",
+    )
+
+
+def _not_honoured(engine: EngineRelease, spec: DrafterSpec, field: str, view: DrafterSpec) -> Finding:
+    value, seen = getattr(spec, field), getattr(view, field)
+    releases = _works_in(engine, spec, field)
+    alone, fixes = _where_it_works(engine, releases, engine.elsewhere(field))
+    return error(
+        CODES.get(field, OTHER),
+        f"{field} is {_shown(value)}; {engine} computes {_shown(seen)}" + (f", and {alone} otherwise" if alone else ""),
+        where=_origin(spec.origins.get(field)),
+        found=_shown(value),
+        expected=_shown(seen),
+        why=engine.consequence(field),
+        fix=fixes,
+    )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, frozenset):
+        return ", ".join(sorted(value)) or "nothing"
+    if isinstance(value, tuple):
+        return "[" + ", ".join("full" if v is None else str(v) for v in value) + "]"
+    return str(value)
+
+
+def _origin(origin: Origin | None) -> str:
+    return f"{origin.where or 'the input'} ({origin.how})" if origin else ""
+
+
+def _limit(engine: EngineRelease, spec: DrafterSpec, attribute: str) -> Finding:
+    limit = engine.limits[attribute]
+    value: Any = spec
+    for part in attribute.split("."):
+        value = getattr(value, part)
+    allowed = {
+        "equals": lambda v: f"exactly {v}",
+        "none_of": lambda v: "none of " + ", ".join(v),
+        "one_of": lambda v: "one of " + ", ".join(map(str, v)),
+    }
+    [kind] = allowed.keys() & limit.keys()
+    _, fixes = _where_it_works(engine, _works_in(engine, spec, attribute), "")
+    return error(
+        CODES.get(attribute, OTHER),
+        f"{attribute} is {_shown(value)}; {engine} takes {allowed[kind](limit[kind])}",
+        where=_origin(spec.origins.get(attribute.split(".")[0])),
+        found=_shown(value),
+        expected=allowed[kind](limit[kind]),
+        why=limit["otherwise"],
+        fix=fixes,
+    )
+
+
+def _served_dtype(engine: EngineRelease, spec: DrafterSpec, served: str) -> Finding:
+    return warning(
+        "K115",
+        f"{engine} serves a {spec.dtype} drafter as {served} unless told otherwise",
+        where=_origin(spec.origins.get("dtype")),
+        why=f"whatever the target's dtype is; values beyond {served}'s range become infinite",
+        fix=("launch with --dtype bfloat16, or save the drafter as bfloat16",),
+    )
+
+
+def _short_context(engine: EngineRelease, spec: DrafterSpec, limit: int) -> Finding:
+    return warning(
+        "C214",
+        f"the drafter's context limit is {spec.max_position_embeddings:,} tokens, the target's {limit:,}",
+        where=_origin(spec.origins.get("max_position_embeddings")),
+        why=f"past {spec.max_position_embeddings:,} tokens acceptance may fall below what drafting costs; "
+        + engine.rules["context_limit"]["otherwise"],
+    )
+
+
+def _no_target(engine: EngineRelease, target: Target) -> Finding:
+    if not target.architecture:
+        return error(
+            "K120",
+            "the target's class is not known, so neither are the ids that select its layers",
+            where="config.json",
+            why=f"{engine.title} numbers layers differently for different target classes",
+            fix=("--target FOLDER (or its config.json), or --target-arch LlamaForCausalLM",),
+        )
+    classes = architectures(engine.name, engine.release)
+    near = [a for a in classes if a[:6].lower() == target.architecture[:6].lower()]
+    return error(
+        "K120",
+        f"{engine} has no EAGLE-3 support for the target class {target.architecture}",
+        where=target.where,
+        expected=f"one of {len(classes)} classes" + (f", e.g. {', '.join(near[:4])}" if near else ""),
+        why="it stops at start: the class does not implement set_eagle3_layers_to_capture",
+    )
+
+
+def _captures(engine: EngineRelease, rule: TargetRule, spec: DrafterSpec, target: Target) -> list[Finding]:
+    """Whether the target class can hand out each capture point."""
+    findings = []
+    for point in spec.capture_points:
+        capture = rule.capture(point, target.layers)
+        if capture == "works":
+            continue
+        last = target.layers is not None and point == target.layers
+        code = "K121" if point == 0 else "K122" if last else "K124"
+        releases = capturing_releases(
+            engine.name, known_releases(engine.name), target.architecture, point, target.layers
+        )
+        _, fixes = _where_it_works(engine, releases, "")
+        name = "the embedding" if point == 0 else f"the last layer ({point})" if last else describe_point(point)
+        findings.append(
+            error(
+                code,
+                f"{engine} cannot capture {name} of {target.architecture}",
+                where=_origin(spec.origins.get("capture_points")),
+                found=f"the drafter takes {describe_points(spec.capture_points)}",
+                expected=capture_table(engine.name, target.architecture, point, target.layers),
+                why=_CAPTURE_FAILS[capture] + (f" ({rule.detail})" if rule.detail else ""),
+                fix=fixes or ("train without it, or serve with an engine that captures it (vLLM does for most)",),
+            )
+        )
+    return findings
+
+
+def capture_table(engine: str, architecture: str, point: int, layers: int | None) -> str:
+    """Which known releases can capture the point for this target class, in words."""
+    known = known_releases(engine)
+    good = capturing_releases(engine, known, architecture, point, layers)
+    none = f"works in no known release ({known[0]} to {known[-1]})"
+    return f"works in {engine} {span(engine, good)}" if good else none
+
+
+def _no_ids(engine: EngineRelease, rule: TargetRule, spec: DrafterSpec, target: Target) -> Finding:
+    return error(
+        "K123",
+        f"no list of ids makes {engine} capture {describe_points(spec.capture_points)} of {target.architecture}",
+        where=_origin(spec.origins.get("capture_points")),
+        found=f"id rule {rule.id_rule}",
+        why=f"it would feed {rule.default_points} or other states than those trained on",
+    )
+
+
+__all__ = ["Examination", "compare", "examine", "span"]

@@ -1,0 +1,79 @@
+"""Capture points: distinct, in range, as many as fc is wide, and known rather than assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from converter.drafter.points import as_option, describe_points
+from converter.drafter.spec import DrafterSpec
+from converter.drafter.target import Target
+from converter.findings import Finding, error, note, warning
+
+
+def check_points(
+    spec: DrafterSpec,
+    fc: tuple[int, ...] | None,
+    target: Target,
+    stated: tuple[int, ...] | None,
+) -> Iterator[Finding]:
+    """A101 duplicate, A102 out of range, A103 fc width, A105 assumed default, A106 --aux against the config.
+
+    fc      shape of fc.weight, None where it is missing
+    stated  the points that the config states, None where it states none
+    """
+    points = spec.capture_points
+    where = spec.origins["capture_points"].where or "config.json"
+    if len(set(points)) != len(points):
+        yield error(
+            "A101",
+            "a capture point is listed twice",
+            where=where,
+            found=describe_points(points),
+            expected="distinct points",
+            why="engines capture each layer once, so fc would get too few states",
+        )
+    beyond = [p for p in points if p < 0 or (target.layers is not None and p > target.layers)]
+    if beyond:
+        yield error(
+            "A102",
+            f"{describe_points(tuple(beyond))} is outside the target",
+            where=where,
+            found=describe_points(points),
+            expected=f"0 to {target.layers}" if target.layers is not None else "0 or more",
+            why="the target has no such layer",
+        )
+    if fc is not None and fc != (spec.hidden_size, spec.num_points * spec.target_hidden_size):
+        yield _fc_width(spec, fc, where)
+    origin = spec.origins["capture_points"]
+    if origin.how == "default":
+        yield warning(
+            "A105",
+            f"the config names no target layers; the trainer's default was assumed: {describe_points(points)}",
+            where="config.json",
+            why="if it was trained on others, every draft will be rejected",
+            fix=(f"if that is right, say so: --aux {as_option(points)}",),
+        )
+    if origin.how == "given" and stated is not None and stated != points:
+        yield note(
+            "A106",
+            f"--aux {as_option(points)} replaces what the config states: {describe_points(stated)}",
+            where="--aux",
+        )
+
+
+def _fc_width(spec: DrafterSpec, fc: tuple[int, ...], where: str) -> Finding:
+    width = fc[1] if len(fc) == 2 else 0
+    states, rest = divmod(width, spec.target_hidden_size)
+    holds = f"{states} states" if rest == 0 else f"{width / spec.target_hidden_size:.2f} states"
+    return error(
+        "A103",
+        f"fc takes {holds} of width {spec.target_hidden_size}, the config names {spec.num_points}",
+        where="fc.weight",
+        found=str(list(fc)),
+        expected=f"[{spec.hidden_size}, {spec.num_points * spec.target_hidden_size}] = "
+        f"[H, {spec.num_points} capture points x target hidden {spec.target_hidden_size}]",
+        why="engines concatenate one target state per capture point before fc",
+        fix=(f"name the points as trained, {states} of them: --aux ...",)
+        if rest == 0
+        else ("the target hidden size in config.json is not that of the target it was trained on",),
+    )

@@ -1,0 +1,39 @@
+"""The drafter against the target it will serve, as far as the target's config tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from converter.drafter.drafter import Provenance
+from converter.drafter.spec import DrafterSpec
+from converter.drafter.target import Target
+from converter.findings import Finding, error, warning
+
+
+def check_target(spec: DrafterSpec, provenance: Provenance, target: Target) -> Iterator[Finding]:
+    """C210 hidden size, C211 vocabulary, C212 another class than trained for."""
+    if target.hidden_size is not None and target.hidden_size != spec.target_hidden_size:
+        yield error(
+            "C210",
+            "the target's hidden states are not as wide as the drafter's fc takes them",
+            where=target.where,
+            found=f"target hidden size {target.hidden_size}",
+            expected=str(spec.target_hidden_size),
+            why="this is not the target that the drafter was trained for",
+        )
+    if target.vocab_size is not None and target.vocab_size != spec.vocab_size:
+        yield error(
+            "C211",
+            "drafter and target have different vocabularies",
+            where=target.where,
+            found=f"target {target.vocab_size:,} tokens",
+            expected=f"{spec.vocab_size:,}, the vocab_size of the drafter's config",
+            why="draft ids would be mapped to other tokens, or past the end",
+        )
+    trained_for = provenance.target_architecture
+    if target.architecture and trained_for and target.architecture != trained_for:
+        yield warning(
+            "C212",
+            f"the drafter was trained for a {trained_for}, the target is a {target.architecture}",
+            where=target.where,
+        )

@@ -1,0 +1,101 @@
+"""Every tensor that the spec implies is there, of the implied shape, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from converter.checkpoint.header import FLOATS
+from converter.checkpoint.reader import Checkpoint, StoredTensor
+from converter.drafter.layout import Expected, expected_tensors
+from converter.drafter.spec import DrafterSpec
+from converter.findings import Finding, error, warning
+
+_MAP = ("d2t", "t2d")
+
+
+def check_tensors(spec: DrafterSpec, checkpoint: Checkpoint, tensors: Mapping[str, str]) -> Iterator[Finding]:
+    """T103 missing, T104 misshapen, T105 not implied by the config, T106 not floating point, T107 mixed dtypes."""
+    wanted = expected_tensors(spec)
+    for canonical, expected in wanted.items():
+        if canonical not in tensors:
+            if not expected.optional:
+                yield _missing(canonical, expected)
+            continue
+        stored = checkpoint.tensors[tensors[canonical]]
+        if stored.info.shape != expected.shape and canonical != "fc.weight":  # fc: A103 explains it
+            yield _misshapen(stored, expected)
+        if stored.info.dtype not in FLOATS:
+            yield _not_float(stored)
+    extra = [stored for canonical, stored in tensors.items() if canonical not in wanted and canonical not in _MAP]
+    if extra:
+        yield _not_implied(extra, spec)
+    yield from _mixed(checkpoint, [t for c, t in tensors.items() if c not in _MAP])
+
+
+def _missing(canonical: str, expected: Expected) -> Finding:
+    because = f"the config says {expected.feature}" if expected.feature else "every drafter of this kind has it"
+    return error(
+        "T103",
+        f"{canonical} is missing",
+        where=canonical,
+        expected=f"{list(expected.shape)} = {expected.words}",
+        why=f"{because}; an engine would leave the parameter at its initial value without a word",
+        fix=("save the checkpoint again, whole",)
+        + ((f"or correct {expected.feature} in config.json",) if expected.feature else ()),
+    )
+
+
+def _misshapen(stored: StoredTensor, expected: Expected) -> Finding:
+    return error(
+        "T104",
+        f"{stored.name} does not have the shape that the config implies",
+        where=stored.name,
+        found=str(list(stored.info.shape)),
+        expected=f"{list(expected.shape)} = {expected.words}",
+        why="engines stop while loading, or cut surplus rows without a word",
+        fix=("config.json and weights belong to different drafters, or a number in config.json is wrong",),
+    )
+
+
+def _not_implied(extra: list[str], spec: DrafterSpec) -> Finding:
+    flags = {
+        "input_norm.": "norm_before_fc", "fc_norm.": "fc_norm", ".q_norm": "q/k norms (a qwen3 layer)",
+        ".k_norm": "q/k norms (a qwen3 layer)", "_proj.bias": "attention_bias or mlp_bias", "fc.bias": "a bias of fc",
+        "layers.": f"more than {spec.num_hidden_layers} layers",
+    }  # fmt: skip
+    meant = dict.fromkeys(flag for name in extra for part, flag in flags.items() if part in name)
+    return error(
+        "T105",
+        f"{len(extra)} tensors are there that the config does not speak of",
+        where=", ".join(extra[:4]) + (", ..." if len(extra) > 4 else ""),
+        expected=f"a config that declares {next(iter(meant))}" if meant else "",
+        why="engines build the model from the config and would leave trained weights out",
+        fix=("set in config.json what was trained",),
+    )
+
+
+def _not_float(stored: StoredTensor) -> Finding:
+    return error(
+        "T106",
+        f"{stored.name} is {stored.info.dtype}, not a floating-point tensor",
+        where=stored.name,
+        found=stored.info.dtype,
+        expected="BF16, F16, F32 or F64",
+        why="a quantised drafter needs scales, which this release does not convert",
+        fix=("convert the unquantised drafter and quantise afterwards",),
+    )
+
+
+def _mixed(checkpoint: Checkpoint, names: list[str]) -> Iterator[Finding]:
+    by_dtype: dict[str, list[str]] = {}
+    for name in names:
+        by_dtype.setdefault(checkpoint.tensors[name].info.dtype, []).append(name)
+    floats = {dtype: names for dtype, names in by_dtype.items() if dtype in FLOATS}
+    if len(floats) > 1:
+        rarest = min(floats, key=lambda dtype: len(floats[dtype]))
+        yield warning(
+            "T107",
+            f"the weights mix {' and '.join(sorted(floats))}",
+            where=", ".join(floats[rarest][:4]),
+            why="engines load all of them in the served dtype, so the wider ones lose digits",
+        )

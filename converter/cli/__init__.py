@@ -1,0 +1,268 @@
+"""The commands; what they do is in pipeline.py. Heavy imports wait until a command runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from converter.version import __version__
+
+if TYPE_CHECKING:
+    from converter.pipeline import Report, Request
+
+_CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+
+@click.group(context_settings=_CONTEXT)
+@click.version_option(__version__, prog_name="eagle3")
+def eagle3() -> None:
+    """Convert EAGLE-3 draft models and prove that the engine will compute what was trained."""
+
+
+def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Options that mean the same in every command that has them."""
+    table: dict[str, Callable[[Callable[..., None]], Callable[..., None]]] = {
+        "engine": click.option("--engine", "engines", multiple=True, metavar="NAME[==RELEASE]",
+            help="Engine to convert for, e.g. sglang==0.5.23; several: one output must suit all. "
+            "[default: the newest known sglang]"),
+        "target": click.option("--target", type=click.Path(path_type=Path), metavar="FOLDER",
+            help="The model it drafts for: its folder or config.json."),
+        "target-arch": click.option("--target-arch", default="", metavar="CLASS",
+            help="The target's class where no --target is at hand, e.g. LlamaForCausalLM."),
+        "aux": click.option("--aux", metavar="POINTS",
+            help="Target states that feed the drafter, as trained: embed,3,31 (embed = embedding, k = output of the "
+            "k-th layer, out:k = output of the 0-based layer k)."),
+        "sample": click.option("--sample", type=click.Path(path_type=Path), metavar="FILE",
+            help="Tokens with the target's hidden states; the output is run on them before it is put in place."),
+        "device": click.option("--device", default="auto", show_default=True, metavar="auto|cpu|cuda[:n]",
+            help="Where to run the sample."),
+        "min-accuracy": click.option("--min-accuracy", type=click.FloatRange(0, 1), metavar="X",
+            help="Refuse below this step-0 accuracy on the sample (0 to 1)."),
+        "allow": click.option("--allow", multiple=True, metavar="CODE",
+            help="Let this finding through; the seal records it."),
+        "strict": click.option("--strict", is_flag=True, help="Treat warnings as errors."),
+        "report": click.option("--report", "report_file", type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE.json", help="Write the report there as well."),
+        "json": click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout."),
+        "verbose": click.option("-v", "--verbose", is_flag=True, help="Show everything that is otherwise counted."),
+        "quiet": click.option("-q", "--quiet", is_flag=True, help="Print only errors."),
+    }  # fmt: skip
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        for name in reversed(names):
+            command = table[name](command)
+        return command
+
+    return decorate
+
+
+_COMMON = ("target", "target-arch", "aux", "sample", "device", "min-accuracy", "allow", "strict")
+_OUTPUT = ("report", "json", "verbose", "quiet")
+
+
+@eagle3.command("convert", context_settings=_CONTEXT)
+@click.argument("source", metavar="IN")
+@click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
+@_options("engine", *_COMMON)
+@click.option("--force", is_flag=True, help="Replace an OUT that an earlier run wrote.")
+@click.option("--dry-run", is_flag=True, help="Check and print the plan; write nothing.")
+@click.option("--no-digest", is_flag=True, help="Write without digests: faster, and a weaker seal.")
+@_options(*_OUTPUT)
+def convert_command(out: Path, force: bool, dry_run: bool, no_digest: bool, **options: Any) -> None:
+    """Convert the drafter IN (a folder or a safetensors file) into the folder OUT.
+
+    OUT is what the engine will really load: tensors renamed, vocabulary map checked, config flat and explicit.
+    It appears whole, after every check has passed, or not at all; IN is never changed.
+    """
+    show = _Show(options)
+    request = _request(options, out=out, force=force, dry_run=dry_run, digest=not no_digest)
+
+    def run() -> Report:
+        from converter.pipeline import convert
+
+        return convert(request, show.progress)
+
+    show.run(run, "converted")
+
+
+@eagle3.command("validate", context_settings=_CONTEXT)
+@click.argument("source", metavar="DRAFTER")
+@_options("engine", *_COMMON, *_OUTPUT)
+def validate_command(**options: Any) -> None:
+    """Check the drafter DRAFTER and say for each engine whether it can be served."""
+    show = _Show(options)
+    request = _request(options)
+
+    def run() -> Report:
+        from converter.pipeline import validate
+
+        return validate(request)
+
+    show.run(run, "validated")
+
+
+@eagle3.command("explain", context_settings=_CONTEXT)
+@click.argument("code")
+def explain_command(code: str) -> None:
+    """Tell what a finding means, how it comes about and how to mend it."""
+    from converter.report.explain import explain
+
+    try:
+        click.echo(explain(code))
+    except KeyError:
+        _fail(2, f"there is no finding {code}; codes are a letter and three digits, e.g. K103")
+
+
+def _request(options: dict[str, Any], **more: Any) -> Request:
+    from converter.drafter.points import parse_points
+    from converter.errors import UsageError
+    from converter.pipeline import Request
+    from converter.report.explain import known_codes
+
+    unknown = [code for code in options["allow"] if code not in known_codes()]
+    if unknown:
+        _fail(2, f"--allow {unknown[0]}: there is no such finding")
+    try:
+        aux = parse_points(options["aux"]) if options["aux"] else None
+    except UsageError as problem:
+        _fail(2, str(problem))
+    return Request(
+        source=options["source"],
+        engines=options["engines"] or ("sglang",),
+        target=options["target"],
+        target_arch=options["target_arch"],
+        aux=aux,
+        sample=options["sample"],
+        device=options["device"],
+        min_accuracy=options["min_accuracy"],
+        allow=options["allow"],
+        strict=options["strict"],
+        command=(Path(sys.argv[0]).name, *sys.argv[1:]),
+        **more,
+    )
+
+
+class _Show:
+    """Runs a command and shows its report; turns every error into text and an exit code."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._as_json: bool = options["as_json"]
+        self._file: Path | None = options["report_file"]
+        self._verbose: bool = options["verbose"]
+        self._quiet: bool = options["quiet"]
+
+    def run(self, work: Callable[[], Report], method: str) -> None:
+        from converter.errors import Eagle3Error
+
+        if self._file is not None and self._file.suffix != ".json":
+            _fail(2, f"--report {self._file}: reports are written as .json")
+        try:
+            with _interruptible():
+                report = work()
+            self._write(report)
+        except Eagle3Error as problem:
+            self._failed(problem)
+            sys.exit(problem.exit_code)
+        except KeyboardInterrupt:
+            _fail(130, "interrupted; OUT is as it was before")
+        if not (self._quiet and report.outcome != "refused"):
+            getattr(self._printer(), method)(report)
+        sys.exit(1 if report.outcome == "refused" else 0)
+
+    def _printer(self) -> Any:
+        from converter.report.text import Printer
+
+        return Printer(sys.stderr if self._as_json else sys.stdout, self._verbose)
+
+    def _write(self, report: Report) -> None:
+        if not (self._as_json or self._file):
+            return
+        from converter.errors import OutputError
+        from converter.report.document import as_json
+
+        text = json.dumps(as_json(report), indent=2)
+        if self._as_json:
+            click.echo(text)
+        if self._file is not None:
+            try:
+                self._file.write_text(text + "\n", encoding="utf-8")
+            except OSError as problem:
+                raise OutputError(f"cannot write {self._file}: {problem.strerror}") from problem
+
+    def _failed(self, problem: Any) -> None:
+        if self._as_json:
+            finding = getattr(problem, "finding", None)
+            document = {
+                "schema": "eagle3-convert/error/1",
+                "message": str(problem),
+                "exit_code": problem.exit_code,
+                "findings": [finding.as_json()] if finding else [],
+            }
+            click.echo(json.dumps(document, indent=2))
+        from converter.report.text import Printer
+
+        Printer(sys.stderr, self._verbose).failed(problem)
+
+    @contextmanager
+    def progress(self, total: int) -> Iterator[Callable[[int], None]]:
+        """A bar with bytes and speed on a terminal; nothing elsewhere."""
+        if self._quiet or not sys.stderr.isatty():
+            yield lambda count: None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
+
+        columns = ("writing", BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("", total=total)
+            yield lambda count: bar.advance(task, count)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM unwinds like Ctrl-C, so that the staging folder is removed."""
+
+    def stop(*_: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _fail(code: int, message: str) -> NoReturn:
+    click.echo(f"error  {message}", err=True)
+    sys.exit(code)
+
+
+def main() -> None:
+    """The console script `eagle3`."""
+    _run(eagle3)
+
+
+def convert_main() -> None:
+    """The console script `eagle3-convert`: the same as `eagle3 convert`."""
+    _run(convert_command)
+
+
+def validate_main() -> None:
+    """The console script `eagle3-validate`: the same as `eagle3 validate`."""
+    _run(validate_command)
+
+
+def _run(command: Any) -> None:
+    try:
+        command()
+    except BrokenPipeError:  # the reader of our output left: not an error of ours
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

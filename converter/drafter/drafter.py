@@ -1,0 +1,42 @@
+"""The canonical drafter: spec, where each tensor is stored, vocabulary map, and what the input says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from converter.checkpoint.reader import Checkpoint
+from converter.drafter.spec import DrafterSpec
+from converter.drafter.vocab import VocabularyMap
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What the input states about its making; "" or None where it does not.
+
+    dialect, release     who wrote it, e.g. "speculators", "0.9.0"
+    target_name          name or path of the target it was trained for
+    target_architecture  the target's class, e.g. "LlamaForCausalLM"
+    speculative_tokens   draft steps that the trainer recommends
+    """
+
+    dialect: str
+    release: str
+    target_name: str = ""
+    target_architecture: str = ""
+    speculative_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Drafter:
+    """tensors   canonical name -> name in the checkpoint
+    dropped   checkpoint tensors that no engine needs -> why
+    vocab     None where draft and target vocabulary are the same and no map was stored
+    """
+
+    checkpoint: Checkpoint
+    spec: DrafterSpec
+    provenance: Provenance
+    tensors: Mapping[str, str]
+    dropped: Mapping[str, str]
+    vocab: VocabularyMap | None

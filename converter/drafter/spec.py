@@ -1,0 +1,105 @@
+"""The canonical specification of a drafter: every fact that its forward pass needs, and where each came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+How = Literal["stated", "default", "derived", "given", "fixed"]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a field's value came from.
+
+    how    stated (in the input's config), default (the dialect's or engine's), derived (from tensors or other
+           fields), given (by the user), fixed (the engine computes this whatever the config says)
+    where  the config key, tensor, option or source behind it
+    """
+
+    how: How
+    where: str
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary position embedding: `kind` is transformers' rope_type; `parameters` holds what that kind needs."""
+
+    theta: float
+    kind: str = "default"
+    parameters: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.parameters)
+
+    def as_scaling(self) -> dict[str, Any] | None:
+        """transformers 4's `rope_scaling`: None for plain rope, `rope_type` and its parameters otherwise."""
+        if self.kind == "default" and not self.parameters:
+            return None
+        return {"rope_type": self.kind, **dict(self.parameters)}
+
+    def as_parameters(self) -> dict[str, Any]:
+        """transformers 5's `rope_parameters`: theta and rope_type always, then the kind's parameters."""
+        return {"rope_type": self.kind, "rope_theta": self.theta, **dict(self.parameters)}
+
+
+@dataclass(frozen=True)
+class DrafterSpec:
+    """Shapes: H = hidden_size, Ht = target_hidden_size, V = vocab_size (the target's), Vd = draft_vocab_size.
+
+    A field that a dialect may leave out says in `origins` where its value came from.
+    capture_points     the target states fed in, in the order of the blocks of `fc`
+    layer_windows      per layer: keys that a query sees, itself included; None for all
+    norm_before_residual   layer 0 adds the normed state to its residual instead of the raw one
+    norm_before_fc     one RMSNorm over the concatenated states (`input_norm`)
+    fc_norm            one RMSNorm per state (`fc_norm.{j}`)
+    norm_output        the state fed back between steps is the normed one
+    qk_norm            RMSNorm over each head of q and k
+    """
+
+    hidden_size: int
+    target_hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    draft_vocab_size: int
+    hidden_act: str
+    rms_norm_eps: float
+    max_position_embeddings: int
+    rope: Rope
+    layer_windows: tuple[int | None, ...]
+    qkv_bias: bool
+    o_bias: bool
+    mlp_bias: bool
+    fc_bias: bool
+    qk_norm: bool
+    norm_before_residual: bool
+    norm_before_fc: bool
+    fc_norm: bool
+    norm_output: bool
+    tie_word_embeddings: bool
+    capture_points: tuple[int, ...]
+    dtype: str
+    origins: Mapping[str, Origin]
+
+    @property
+    def num_points(self) -> int:
+        return len(self.capture_points)
+
+    @property
+    def fc_is_square(self) -> bool:
+        """True where the captured states are together exactly as wide as the drafter."""
+        return self.num_points * self.target_hidden_size == self.hidden_size
+
+
+FIELDS: tuple[str, ...] = tuple(f.name for f in fields(DrafterSpec) if f.name != "origins")
+
+
+def differences(a: DrafterSpec, b: DrafterSpec) -> list[str]:
+    """Names of the fields in which two specs differ, in the spec's order."""
+    return [name for name in FIELDS if getattr(a, name) != getattr(b, name)]

@@ -1,0 +1,25 @@
+"""What is known of the target: from its own config.json, from --target-arch, or only from the drafter's config."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Target:
+    """Unknown facts are "" or None.
+
+    name          as the launch command should name it (path or Hub id)
+    architecture  class name, e.g. "LlamaForCausalLM"
+    layers        number of decoder layers, L
+    hidden_size, vocab_size, max_position_embeddings   of its text model
+    where         what these facts were read from
+    """
+
+    name: str = ""
+    architecture: str = ""
+    layers: int | None = None
+    hidden_size: int | None = None
+    vocab_size: int | None = None
+    max_position_embeddings: int | None = None
+    where: str = ""

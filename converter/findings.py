@@ -1,0 +1,90 @@
+"""Findings: coded observations about a drafter.
+
+A finding says where something is, what was found, what was expected, why it matters and what to do.
+The code is a letter and three digits and never changes its meaning; the general text behind a code
+(`eagle3 explain CODE`) is in `mappings/findings.yaml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One observation.
+
+    code       letter and three digits, e.g. "K103"
+    severity   "error" stops a conversion; "warning" and "note" do not
+    message    one sentence: what is wrong
+    where      file, tensor or config key
+    found, expected, why   evidence and consequence; empty where they add nothing
+    fix        what to type or do, one line each, best first
+    caused_by  the code of the finding that this one follows from, if any
+    allowed    true where the user let it through with --allow
+    """
+
+    code: str
+    severity: Severity
+    message: str
+    where: str = ""
+    found: str = ""
+    expected: str = ""
+    why: str = ""
+    fix: tuple[str, ...] = ()
+    caused_by: str = ""
+    allowed: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """The published form (schemas/finding.schema.json)."""
+        return {
+            "code": self.code,
+            "severity": self.severity,
+            "message": self.message,
+            "where": self.where,
+            "found": self.found,
+            "expected": self.expected,
+            "why": self.why,
+            "fix": list(self.fix),
+            "caused_by": self.caused_by,
+            "allowed": self.allowed,
+        }
+
+
+def error(code: str, message: str, **rest: Any) -> Finding:
+    return Finding(code, "error", message, **rest)
+
+
+def warning(code: str, message: str, **rest: Any) -> Finding:
+    return Finding(code, "warning", message, **rest)
+
+
+def note(code: str, message: str, **rest: Any) -> Finding:
+    return Finding(code, "note", message, **rest)
+
+
+def judge(findings: Iterable[Finding], allow: Iterable[str] = (), strict: bool = False) -> list[Finding]:
+    """Apply --allow and --strict, most severe first, then by code; equal findings are kept once.
+
+    A finding is allowed when its own code or the code it follows from (`caused_by`) is; --strict makes
+    warnings errors.
+    """
+    allowed = set(allow)
+    judged: dict[Finding, None] = {}
+    for finding in findings:
+        if strict and finding.severity == "warning":
+            finding = replace(finding, severity="error")
+        if finding.code in allowed or finding.caused_by in allowed:
+            finding = replace(finding, allowed=True)
+        judged[finding] = None
+    return sorted(judged, key=lambda f: (f.allowed, SEVERITIES.index(f.severity), f.code))
+
+
+def stops(findings: Iterable[Finding]) -> bool:
+    """True where at least one error was not allowed."""
+    return any(f.severity == "error" and not f.allowed for f in findings)

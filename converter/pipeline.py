@@ -1,0 +1,426 @@
+"""The way of a drafter through the house: open, recognise, read, check, plan, write, prove, put in place."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from converter import seal
+from converter.checkpoint.reader import INDEX, Checkpoint, open_checkpoint
+from converter.checkpoint.staging import Staging
+from converter.checkpoint.writer import OutputTensor, WrittenFile, write_safetensors
+from converter.checks.engine import compare
+from converter.checks.points import check_points
+from converter.checks.target import check_target
+from converter.checks.tensors import check_tensors
+from converter.drafter.drafter import Drafter, Provenance
+from converter.drafter.target import Target
+from converter.drafter.vocab import VocabularyMap, decide
+from converter.errors import InputError, OutputError, UsageError
+from converter.findings import Finding, error, judge, stops
+from converter.plan import Plan, TensorPlan, make_plan
+from converter.rules.dialect import Dialect, DialectReading, read, recognise
+from converter.rules.engine import EngineRelease, nested, resolve
+from converter.rules.fields import lookup
+from converter.rules.ids import points_of
+from converter.source import Source, open_source
+from converter.target import named_target, read_target
+from converter.transforms import OFFSETS_FROM_IDS, PERMUTE_BLOCKS, offsets_from_ids, permute_blocks
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from converter.forward.prove import EngineSide, Proof
+    from converter.forward.sample import Sample
+
+INSTALL_TORCH = (
+    "--sample needs torch, which is not installed:  pip install 'eagle3-convert[torch]'  "
+    "(on a machine without a GPU: pip install torch --index-url of PyTorch's CPU wheels first)"
+)
+
+
+class Progress(Protocol):
+    """Told how many bytes are written; `total` comes first."""
+
+    def __call__(self, total: int) -> AbstractContextManager[Any]: ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for; the options of the same names in `eagle3 convert --help`."""
+
+    source: str
+    out: Path | None = None
+    engines: tuple[str, ...] = ("sglang",)
+    target: Path | None = None
+    target_arch: str = ""
+    aux: tuple[int, ...] | None = None
+    sample: Path | None = None
+    device: str = "auto"
+    min_accuracy: float | None = None
+    allow: tuple[str, ...] = ()
+    strict: bool = False
+    force: bool = False
+    dry_run: bool = False
+    digest: bool = True
+    command: tuple[str, ...] = ()
+
+
+@dataclass
+class Report:
+    """Everything that is known at the end, in whatever state the run ended.
+
+    outcome   converted, refused, planned (--dry-run) or validated
+    """
+
+    request: Request
+    outcome: str = "refused"
+    source: Source | None = None
+    dialect: Dialect | None = None
+    target: Target = field(default_factory=Target)
+    engines: list[EngineRelease] = field(default_factory=list)
+    drafter: Drafter | None = None
+    plan: Plan | None = None
+    findings: list[Finding] = field(default_factory=list)
+    verdicts: dict[str, list[Finding]] = field(default_factory=dict)
+    proof: Proof | None = None
+    sample: Sample | None = None
+    written: list[WrittenFile] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def refused(self) -> bool:
+        return stops(self.findings)
+
+    @property
+    def bytes_written(self) -> int:
+        return sum(f.size for f in self.written)
+
+
+def convert(request: Request, progress: Progress) -> Report:
+    """Convert `request.source` to `request.out`; OUT is absent, as it was, or new and whole.
+
+    Raises UsageError, InputError and OutputError; a refused drafter is a report with error findings.
+    """
+    assert request.out is not None
+    _check_sample_option(request)
+    report = _read(request)
+    if not request.dry_run:
+        _check_out(request)
+    if report.drafter is None or report.refused:
+        return report
+    assert report.source is not None
+    planning = make_plan(report.drafter, report.engines, report.target, report.source.folder)
+    report.plan = planning.plan
+    _add(report, planning.findings)
+    if report.refused or report.plan is None:
+        return report
+    if request.dry_run:
+        report.outcome = "planned"
+        return report
+    try:
+        _write(report, report.plan, progress)
+    except OSError as problem:
+        if problem.filename and Path(os.fsdecode(problem.filename)) in report.source.checkpoint.files:
+            raise InputError(error("F100", f"cannot read {problem.filename}: {problem.strerror}")) from problem
+        raise OutputError(
+            f"cannot write {request.out}: {problem.strerror or problem}. It is as it was before; nothing was lost"
+        ) from problem
+    return report
+
+
+def validate(request: Request) -> Report:
+    """Check a drafter and say, for each engine, whether it can be converted; `sample` is run through the reference."""
+    _check_sample_option(request)
+    report = _read(request)
+    if report.drafter is None:
+        return report
+    assert report.source is not None
+    for engine in report.engines:
+        planning = make_plan(report.drafter, [engine], report.target, report.source.folder)
+        report.verdicts[engine.requirement] = judge(planning.findings, request.allow, request.strict)
+    if not report.refused and request.sample is not None:
+        _prove(report, None)
+    report.outcome = "refused" if report.refused or all(map(stops, report.verdicts.values())) else "validated"
+    return report
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def _check_sample_option(request: Request) -> None:
+    if request.sample is not None and importlib.util.find_spec("torch") is None:
+        raise UsageError(INSTALL_TORCH)
+    if request.min_accuracy is not None and request.sample is None:
+        raise UsageError("--min-accuracy needs --sample: there is nothing to measure it on")
+
+
+def _read(request: Request) -> Report:
+    report = Report(request)
+    report.engines = [release for requirement in request.engines for release in resolve(requirement)]
+    report.source = source = open_source(request.source)
+    recognition = recognise(source.config)
+    if recognition.refusal is not None:
+        _add(report, [recognition.refusal])
+        return report
+    if recognition.dialect is None:
+        raise InputError(_unrecognised(source))
+    report.dialect = dialect = recognition.dialect
+    target = read_target(request.target) if request.target is not None else Target()
+    if request.target_arch:
+        target = replace(target, architecture=request.target_arch)
+    reading = read(dialect, source.config, source.checkpoint, target, request.aux)
+    if not target.architecture:
+        named = named_target("", reading.provenance)
+        target = replace(named, layers=target.layers)
+    report.target = target if target.name else replace(target, name=reading.provenance.target_name)
+    _add(report, reading.findings)
+    if reading.spec is None:
+        return report
+    _check(report, dialect, reading)
+    return report
+
+
+def _unrecognised(source: Source) -> Finding:
+    converted = (source.folder / seal.NAME).exists()
+    keys = ", ".join(sorted(source.config)[:6])
+    return error(
+        "F112",
+        "this folder was written by eagle3-convert: convert the trainer's own checkpoint instead"
+        if converted
+        else "the config is of no dialect that is known here",
+        where=str(source.folder / "config.json"),
+        found=f"keys {keys}, ..." if keys else "an empty config",
+        expected="a drafter saved by the speculators library (speculators_model_type: eagle3)",
+    )
+
+
+def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
+    assert report.source is not None and reading.spec is not None
+    spec, checkpoint = reading.spec, report.source.checkpoint
+    dropped = dict(reading.dropped)
+    unknown = [f for f in reading.findings if f.code == "T101"]
+    dropped |= {f.where: "not a tensor of this dialect; left out with --allow T101" for f in unknown}
+    vocab, findings = _read_vocabulary(dialect, reading, checkpoint)
+    fc = reading.tensors.get("fc.weight")
+    stated = points_of(dialect.rules["ids"]["rule"], reading.stated_ids, None) if reading.stated_ids else None
+    if stated is None:
+        stated = _stated_points(dialect, report.source)
+    findings += check_tensors(spec, checkpoint, reading.tensors)
+    findings += check_points(spec, checkpoint.tensors[fc].info.shape if fc else None, report.target, stated)
+    findings += check_target(spec, reading.provenance, report.target)
+    _add(report, findings)
+    report.drafter = Drafter(checkpoint, spec, reading.provenance, reading.tensors, dropped, vocab)
+
+
+def _stated_points(dialect: Dialect, source: Source) -> tuple[int, ...] | None:
+    """The points that the config states, also where --aux replaces them."""
+    for key in dialect.rules["fields"]["capture_points"]["keys"]:
+        ids = lookup(source.config, key)
+        if isinstance(ids, list) and all(isinstance(i, int) for i in ids):
+            return points_of(dialect.rules["ids"]["rule"], ids, None)
+    return None
+
+
+def _read_vocabulary(
+    dialect: Dialect, reading: DialectReading, checkpoint: Checkpoint
+) -> tuple[VocabularyMap | None, list[Finding]]:
+    import numpy as np
+
+    assert reading.spec is not None
+    arrays: dict[str, NDArray[Any] | None] = {}
+    for canonical in ("d2t", "t2d"):
+        name = reading.tensors.get(canonical)
+        arrays[canonical] = None if name is None else checkpoint.read(name)
+        if name is not None:
+            info = checkpoint.tensors[name].info
+            integer = info.dtype[0] in "IU" or (canonical == "t2d" and info.dtype == "BOOL")
+            if not integer or len(info.shape) != 1:
+                return None, [_no_map(name, info.dtype, info.shape)]
+    marks = arrays["t2d"]
+    return decide(
+        arrays["d2t"],
+        None if marks is None else marks.astype(np.bool_),
+        reading.spec.vocab_size,
+        reading.spec.draft_vocab_size,
+        dialect.map_form,
+    )
+
+
+def _no_map(name: str, dtype: str, shape: tuple[int, ...]) -> Finding:
+    return error(
+        "V209",
+        f"{name} is no vocabulary map",
+        where=name,
+        found=f"{dtype} {list(shape)}",
+        expected="one row of integers" + (" or booleans" if name.endswith("t2d") else ""),
+    )
+
+
+def _add(report: Report, findings: Any) -> None:
+    report.findings = judge([*report.findings, *findings], report.request.allow, report.request.strict)
+
+
+# --- writing ------------------------------------------------------------------------------------------------
+
+
+def _check_out(request: Request) -> None:
+    """Raises UsageError where OUT may not be written: it exists, or lies in IN, or IN in it."""
+    assert request.out is not None
+    out, source = request.out.resolve(), Path(request.source).resolve()
+    if out == source or out in source.parents:
+        raise UsageError(f"OUT {request.out} is or holds IN {request.source}; IN is never written to")
+    if source in out.parents and source.is_dir():
+        raise UsageError(f"OUT {request.out} lies inside IN {request.source}; IN is never written to")
+    if not os.path.lexists(request.out) or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not request.force:
+        raise UsageError(f"OUT {request.out} exists; --force replaces what an earlier run wrote there")
+    sealed = seal.sealed_files(out)
+    if sealed is None:
+        raise UsageError(f"OUT {request.out} was not written by eagle3-convert (it has no seal); move it away first")
+    others = sorted(p.name for p in out.iterdir() if p.name not in sealed)
+    if others:
+        raise UsageError(
+            f"OUT {request.out} holds files that eagle3-convert did not write: {', '.join(others[:5])}; "
+            "move them away first"
+        )
+
+
+def _write(report: Report, plan: Plan, progress: Progress) -> None:
+    request, source = report.request, report.source
+    assert request.out is not None and source is not None and report.drafter is not None
+    started = time.monotonic()
+    with Staging(request.out) as staging:
+        input_digests: dict[str, str] = {}
+        report.written = _write_weights(report.drafter, plan, staging.folder, request.digest, progress, input_digests)
+        config = staging.folder / "config.json"
+        seal.write_json(config, nested(plan.config))
+        for name in plan.carried:
+            shutil.copyfile(source.folder / name, staging.folder / name)
+        report.written += [
+            WrittenFile(p.name, p.stat().st_size, seal.sha256_of(p), {})
+            for p in [config, *(staging.folder / n for n in (INDEX, *plan.carried))]
+            if p.exists()
+        ]
+        source.checkpoint.assert_unchanged()
+        _read_back(report, plan, staging.folder)
+        if report.refused:
+            return
+        document = seal.make_seal(
+            command=request.command,
+            given=request.source,
+            config_file=source.folder / "config.json",
+            plan=plan,
+            written=report.written,
+            input_digests=input_digests,
+            proof=proof_json(report),
+            findings=report.findings,
+            target={"name": report.target.name, "architecture": report.target.architecture},
+        )
+        seal.write_json(staging.folder / seal.NAME, document)
+        staging.commit(replace=request.force)
+    report.seconds = time.monotonic() - started
+    report.outcome = "converted"
+
+
+def _write_weights(
+    drafter: Drafter,
+    plan: Plan,
+    folder: Path,
+    digest: bool,
+    progress: Progress,
+    input_digests: dict[str, str],
+) -> list[WrittenFile]:
+    files: dict[str, list[OutputTensor]] = {}
+    for tensor in plan.tensors:
+        files.setdefault(tensor.file, []).append(_output(drafter, tensor, input_digests))
+    total = sum(t.nbytes for tensors in files.values() for t in tensors)
+    written = []
+    with progress(total) as advance:
+        for name, tensors in files.items():
+            metadata = drafter.checkpoint.metadata.get(name) or next(iter(drafter.checkpoint.metadata.values()))
+            written.append(write_safetensors(folder / name, tensors, metadata, digest=digest, progress=advance))
+    if drafter.checkpoint.sharded:
+        weight_map = {t.name: t.file for t in plan.tensors}
+        seal.write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+    return written
+
+
+def _output(drafter: Drafter, tensor: TensorPlan, input_digests: dict[str, str]) -> OutputTensor:
+    stored = drafter.checkpoint.tensors[tensor.source]
+    if not tensor.operations:
+        return OutputTensor(tensor.name, tensor.dtype, tensor.shape, stored)
+
+    def make() -> NDArray[np.generic]:
+        import xxhash
+
+        values = drafter.checkpoint.read(tensor.source)
+        input_digests[tensor.source] = xxhash.xxh3_128_hexdigest(values.tobytes())
+        for operation in tensor.operations:
+            if operation.name == PERMUTE_BLOCKS:
+                values = permute_blocks(values, tuple(operation.arguments["order"]))
+            elif operation.name == OFFSETS_FROM_IDS:
+                assert drafter.vocab is not None
+                values = offsets_from_ids(drafter.vocab)
+        return values
+
+    return OutputTensor(tensor.name, tensor.dtype, tensor.shape, stored, make)
+
+
+def _read_back(report: Report, plan: Plan, folder: Path) -> None:
+    """Hold what was written against what was meant, by each engine's rules, and run the sample."""
+    checkpoint = open_checkpoint(folder)
+    config = open_source(str(folder)).config
+    for engine in plan.engines:
+        _add(report, compare(engine, plan.spec, config, list(checkpoint.tensors), report.target, plan.launch))
+    if report.refused or report.request.sample is None:
+        return
+    for engine in plan.engines:
+        _prove(report, _engine_side(engine, plan, checkpoint, config, report.target))
+
+
+def _engine_side(
+    engine: EngineRelease, plan: Plan, checkpoint: Checkpoint, config: Mapping[str, Any], target: Target
+) -> EngineSide:
+    from converter.forward.prove import EngineSide
+
+    view = engine.view(config, list(checkpoint.tensors), target, plan.launch)
+    assert view.spec is not None
+    replaced = engine.rules["embedding"] == "target_unless_widths_differ"
+    same_width = view.spec.target_hidden_size == view.spec.hidden_size
+    return EngineSide(str(engine), view.spec, checkpoint, view.received, replaced and same_width)
+
+
+def _prove(report: Report, engine: EngineSide | None) -> None:
+    from converter.forward.prove import choose_device, prove
+    from converter.forward.sample import read_sample
+
+    request, drafter = report.request, report.drafter
+    assert request.sample is not None and drafter is not None
+    device = choose_device(request.device)
+    report.sample = read_sample(request.sample, drafter.spec)
+    report.proof = prove(drafter, engine, report.sample, device, request.min_accuracy)
+    cause = next((f.code for f in report.findings if f.code.startswith("K") and f.severity == "error"), "")
+    _add(report, [replace(f, caused_by=cause) if f.code == "N102" else f for f in report.proof.findings])
+
+
+def proof_json(report: Report) -> dict[str, Any]:
+    """The `proof` object of report and seal."""
+    if report.proof is None:
+        return {"level": "none", "sample": None, "scores": None, "largest_logit_difference": None,
+                "embedding": "", "device": ""}  # fmt: skip
+    from converter.forward.prove import as_json
+
+    return as_json(report.proof, report.sample)
+
+
+__all__ = ["Progress", "Provenance", "Report", "Request", "convert", "proof_json", "validate"]

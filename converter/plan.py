@@ -1,0 +1,197 @@
+"""The plan: every output tensor with the input tensor it comes from, every config key with its origin. Data only.
+
+`--dry-run` prints it, the writer executes it, the seal records it. Nothing reaches OUT unless it is in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from converter.checkpoint.reader import SINGLE
+from converter.checks.engine import examine
+from converter.drafter.drafter import Drafter
+from converter.drafter.spec import DrafterSpec
+from converter.drafter.target import Target
+from converter.findings import Finding, error, stops
+from converter.rules.engine import ConfigEntry, EngineRelease
+from converter.transforms import OFFSETS_FROM_IDS, PERMUTE_BLOCKS, Operation
+
+# Files beside the weights that belong to the drafter and not to its training run.
+CARRIED = (
+    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "LICENSE*", "LICENCE*", "NOTICE*",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TensorPlan:
+    """name, dtype, shape   as written
+    canonical   what it is
+    source      the input tensor whose bytes it takes
+    file        the output file that holds it
+    operations  empty where the bytes are copied
+    """
+
+    name: str
+    canonical: str
+    source: str
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+    operations: tuple[Operation, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "canonical": self.canonical,
+            "source": self.source,
+            "file": self.file,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "operations": [o.as_json() for o in self.operations],
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be written for which engines.
+
+    spec      the drafter as the output declares it: capture points in ascending order
+    dropped   input tensor -> why it is not written
+    carried   files copied as they are; left: files of the input that stay behind
+    launch    launch options that carry a part of the wiring
+    """
+
+    engines: tuple[EngineRelease, ...]
+    spec: DrafterSpec
+    layer_ids: tuple[int, ...]
+    tensors: tuple[TensorPlan, ...]
+    config: tuple[ConfigEntry, ...]
+    dropped: Mapping[str, str]
+    carried: tuple[str, ...]
+    left: tuple[str, ...]
+    launch: Mapping[str, Any]
+
+    @property
+    def renamed(self) -> list[TensorPlan]:
+        return [t for t in self.tensors if t.name != t.source]
+
+    @property
+    def changed(self) -> list[TensorPlan]:
+        return [t for t in self.tensors if t.operations]
+
+    def as_json(self) -> dict[str, Any]:
+        """The published form (schemas/plan.schema.json)."""
+        return {
+            "schema": "eagle3-convert/plan/1",
+            "engines": [e.requirement for e in self.engines],
+            "capture_points": list(self.spec.capture_points),
+            "layer_ids": list(self.layer_ids),
+            "tensors": [t.as_json() for t in self.tensors],
+            "config": [{"key": e.path, "value": e.value, "origin": e.origin} for e in self.config],
+            "dropped": dict(self.dropped),
+            "carried": list(self.carried),
+            "left": list(self.left),
+            "launch": dict(self.launch),
+        }
+
+
+@dataclass(frozen=True)
+class Planning:
+    """plan    None where no output could suit the engines
+    findings  per engine, what stands in the way
+    """
+
+    plan: Plan | None
+    findings: tuple[Finding, ...]
+
+
+def make_plan(drafter: Drafter, engines: Sequence[EngineRelease], target: Target, folder: Path) -> Planning:
+    """Lower a drafter for engine releases that one output must suit; `folder` is where the input's files are."""
+    order = tuple(sorted(range(drafter.spec.num_points), key=drafter.spec.capture_points.__getitem__))
+    spec = replace(drafter.spec, capture_points=tuple(drafter.spec.capture_points[i] for i in order))
+    findings: list[Finding] = []
+    config: dict[str, ConfigEntry] = {}
+    launch: dict[str, Any] = {}
+    layer_ids: tuple[int, ...] = ()
+    for engine in engines:
+        examination = examine(engine, spec, target)
+        findings += examination.findings
+        for entry in examination.config:
+            first = config.setdefault(entry.path, entry)
+            if first.value != entry.value:
+                findings.append(_conflict(first, entry, engines))
+        launch |= examination.launch
+        layer_ids = examination.layer_ids or layer_ids
+    if stops(f for f in findings if f.code == "K120"):
+        return Planning(None, tuple(findings))
+    tensors, dropped = _plan_tensors(drafter, spec, order, engines)
+    carried, left = _sort_files(folder, drafter)
+    plan = Plan(tuple(engines), spec, layer_ids, tensors, tuple(config.values()), dropped, carried, left, launch)
+    return Planning(plan, tuple(findings))
+
+
+def _conflict(first: ConfigEntry, second: ConfigEntry, engines: Sequence[EngineRelease]) -> Finding:
+    return error(
+        "K130",
+        f"no one config suits {' and '.join(map(str, engines))}: they need another {first.path}",
+        where=first.path,
+        found=f"{first.value} and {second.value}",
+        fix=("convert once for each engine release",),
+    )
+
+
+def _plan_tensors(
+    drafter: Drafter, spec: DrafterSpec, order: tuple[int, ...], engines: Sequence[EngineRelease]
+) -> tuple[tuple[TensorPlan, ...], dict[str, str]]:
+    checkpoint = drafter.checkpoint
+    canonical_of = {stored: canonical for canonical, stored in drafter.tensors.items()}
+    dropped = dict(drafter.dropped)
+    identity = spec.draft_vocab_size == spec.vocab_size and (drafter.vocab is None or drafter.vocab.identity)
+    tensors: list[TensorPlan] = []
+    for stored in checkpoint.tensors.values():
+        canonical = canonical_of.get(stored.name)
+        if canonical is None:
+            continue
+        if canonical in ("d2t", "t2d") and identity:
+            dropped[stored.name] = "draft and target vocabulary are the same, so there is nothing to map"
+            continue
+        file = stored.file.name if checkpoint.sharded else SINGLE
+        operations: tuple[Operation, ...] = ()
+        dtype = stored.info.dtype
+        if canonical == "d2t" and drafter.vocab is not None and (drafter.vocab.stored != "offsets" or dtype != "I64"):
+            operations, dtype = (Operation(OFFSETS_FROM_IDS, {"stored": drafter.vocab.stored}),), "I64"
+        elif order != tuple(range(len(order))):
+            if canonical in ("fc.weight", "input_norm.weight"):
+                operations = (Operation(PERMUTE_BLOCKS, {"order": list(order)}),)
+            elif canonical.startswith("fc_norm."):
+                canonical = f"fc_norm.{order.index(int(canonical.split('.')[1]))}.weight"
+        for name in _output_names(canonical, engines):
+            tensors.append(TensorPlan(name, canonical, stored.name, file, dtype, stored.info.shape, operations))
+    if drafter.vocab is not None and drafter.vocab.stored is None and not identity:
+        mark = checkpoint.tensors[drafter.tensors["t2d"]]
+        operation = Operation(OFFSETS_FROM_IDS, {"stored": None})
+        file = mark.file.name if checkpoint.sharded else SINGLE
+        shape = (spec.draft_vocab_size,)
+        tensors += [
+            TensorPlan(name, "d2t", mark.name, file, "I64", shape, (operation,))
+            for name in _output_names("d2t", engines)
+        ]
+    return tuple(tensors), dropped
+
+
+def _output_names(canonical: str, engines: Sequence[EngineRelease]) -> list[str]:
+    """Every name that one of the engines loads the tensor under, once; its own where none loads it (t2d)."""
+    names = {engine.names_for(canonical): None for engine in engines}
+    return [name for name in names if name is not None] or [canonical]
+
+
+def _sort_files(folder: Path, drafter: Drafter) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    weights = {file.name for file in drafter.checkpoint.files}
+    files = sorted(p for p in folder.iterdir() if p.is_file()) if folder.is_dir() else []
+    carried = tuple(p.name for p in files if any(p.match(pattern) for pattern in CARRIED))
+    known = {*carried, *weights, "config.json", "model.safetensors.index.json"}
+    return carried, tuple(p.name for p in files if p.name not in known)

@@ -1,0 +1,324 @@
+"""The report as text: the verdict first, then what the reader must know or do, then evidence; one screen."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Mapping
+from typing import IO, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from converter import seal
+from converter.drafter.points import describe_points
+from converter.errors import Eagle3Error, InputError
+from converter.findings import Finding, stops
+from converter.pipeline import Report
+from converter.report.document import launch_lines
+from converter.rules.engine import EngineRelease, known_releases
+
+_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+_WIDTH = 110
+
+
+class Printer:
+    """Writes reports to a terminal or file; `verbose` shows all of what is otherwise counted."""
+
+    def __init__(self, file: IO[str], verbose: bool = False) -> None:
+        console = Console(file=file, highlight=False)
+        width = min(console.width, _WIDTH) if console.is_terminal else _WIDTH
+        self.console = Console(file=file, highlight=False, width=width)
+        self.verbose = verbose
+
+    # --- convert ------------------------------------------------------------------------------------------
+
+    def converted(self, report: Report) -> None:
+        """The end of `eagle3 convert`, whatever the outcome."""
+        if report.outcome == "refused":
+            self._refusal(report)
+            return
+        self._line("Would be written (--dry-run):" if report.outcome == "planned" else "Converted.", "bold")
+        self._what(report)
+        self._facts(report)
+        if report.outcome == "converted":
+            self._wrote(report)
+        self._findings(report.findings)
+        if report.outcome == "converted":
+            self._serve(report)
+            self._next(report)
+        elif self.verbose or report.outcome == "planned":
+            self._plan(report)
+
+    def _refusal(self, report: Report) -> None:
+        engines = " and ".join(map(str, report.engines))
+        by_engine = all(f.code.startswith("K") for f in report.findings if f.severity == "error")
+        reason = f"{engines} cannot compute this drafter" if by_engine else "the drafter is not in order"
+        if any(f.code.startswith("N") for f in report.findings if f.severity == "error"):
+            reason = "the proof failed"
+        verdict = "Not valid" if report.request.out is None else "Not converted"
+        self._line(f"{verdict}: {reason}.", "bold red")
+        self._findings(report.findings)
+        errors = sum(f.severity == "error" and not f.allowed for f in report.findings)
+        warnings = sum(f.severity == "warning" for f in report.findings)
+        nothing = "" if report.request.out is None else " Nothing was written."
+        self._line(f"\n{_count(errors, 'error')}, {_count(warnings, 'warning')}.{nothing}")
+
+    def _what(self, report: Report) -> None:
+        assert report.source and report.dialect and report.drafter
+        checkpoint, spec = report.source.checkpoint, report.drafter.spec
+        kind = "qwen3 layers" if spec.qk_norm else "llama layers"
+        layers = _count(spec.num_hidden_layers, kind.removesuffix("s"))
+        release = f" {report.dialect.release}" if report.dialect.release else ""
+        self._line(
+            f"{report.dialect.title}{release} drafter, {layers}, {len(checkpoint.tensors)} tensors, "
+            f"{size(checkpoint.nbytes)}, from {report.request.source}"
+        )
+        target = report.target.architecture or "unknown"
+        if report.target.layers:
+            target += f", {report.target.layers} layers"
+        self._line(f"for {', '.join(map(_engine_words, report.engines))}, target {target}")
+
+    def _facts(self, report: Report) -> None:
+        plan, drafter = report.plan, report.drafter
+        assert plan and drafter
+        spec = drafter.spec
+        rows: list[tuple[str, str]] = []
+        origin = spec.origins["capture_points"]
+        how = {"stated": "stated in config", "default": "ASSUMED: the trainer's default", "given": "given by --aux"}
+        ids = ", ".join(map(str, plan.layer_ids))
+        rows.append(
+            ("wiring", f"{describe_points(spec.capture_points)}  ->  eagle_config ids {ids}   ({how[origin.how]})")
+        )
+        if plan.spec.capture_points != spec.capture_points:
+            rows.append(("", f"fc blocks permuted to layer order: {describe_points(plan.spec.capture_points)}"))
+        rows.append(("vocabulary", _vocabulary(report)))
+        moved = _moves(report)
+        changed = f"values changed {len(plan.changed)}"
+        if plan.changed:
+            changed += " (" + ", ".join(f"{t.name}: {t.operations[0].name}" for t in plan.changed) + ")"
+        same = sum(t.name == t.source and not t.operations for t in plan.tensors)
+        rows.append(("renamed", f"{len(plan.renamed)} tensors{moved}   unchanged {same}   {changed}"))
+        for name, why in list(plan.dropped.items())[: None if self.verbose else 4]:
+            rows.append(("dropped", f"{name} ({why})"))
+        if len(plan.dropped) > 4 and not self.verbose:
+            rows.append(("", f"and {len(plan.dropped) - 4} more (-v)"))
+        if plan.carried:
+            rows.append(("carried", ", ".join(plan.carried)))
+        if plan.left:
+            rows.append(("left", ", ".join(plan.left) + " (of the training run)"))
+        if report.outcome != "planned":
+            rows += [("proof", line) for line in _proof(report)]
+        self._grid(rows)
+
+    def _wrote(self, report: Report) -> None:
+        out = report.request.out
+        assert out is not None
+        written, seconds = size(report.bytes_written), f"{report.seconds:.1f} s"
+        self._line(f"wrote {_folder(out)} ({written}, {seconds})   sealed: {out / seal.NAME}")
+
+    def _serve(self, report: Report) -> None:
+        self._line("\nServe it:", "bold")
+        for line in launch_lines(report):
+            self.console.print(Text(clean(command_text(line["environment"], line["command"]))), soft_wrap=True)
+
+    def _next(self, report: Report) -> None:
+        if report.proof is not None and report.proof.level != "none":
+            return
+        again = shlex.join([*report.request.command[:1], report.request.source, str(report.request.out)])
+        self._line("\nNOT PROVED: nothing was run. Give tokens with the target's hidden states:", "yellow")
+        self.console.print(Text(clean(f"  {again} --force --sample SAMPLE.safetensors")), soft_wrap=True)
+
+    def _plan(self, report: Report) -> None:
+        assert report.plan
+        self._line("\nTensors:", "bold")
+        for t in report.plan.tensors:
+            work = ", ".join(o.name for o in t.operations) or "copy"
+            self._line(f"  {t.name}  <-  {t.source}  {t.dtype} {list(t.shape)}  {work}")
+        self._line("Config:", "bold")
+        for entry in report.plan.config:
+            self._line(f"  {entry.path} = {entry.value!r}   ({entry.origin})")
+
+    # --- validate -----------------------------------------------------------------------------------------
+
+    def validated(self, report: Report) -> None:
+        """The end of `eagle3 validate`."""
+        if report.drafter is None:
+            self._refusal(report)
+            return
+        self._what(report)
+        spec = report.drafter.spec
+        self._grid([("wiring", describe_points(spec.capture_points)), ("vocabulary", _vocabulary(report))])
+        self._findings(report.findings)
+        self.console.print()
+        width = max(len(str(e)) for e in report.engines)
+        for engine in report.engines:
+            verdict, why = self._verdict(report, engine)
+            self._hang(f"  {str(engine).ljust(width)}  {verdict}", why, "bold")
+        for engine in report.engines:
+            if self.verbose:
+                self._findings(report.verdicts[engine.requirement])
+        for line in _proof(report) if report.proof else ["NOT PROVED: static checks only (--sample FILE)"]:
+            self._line(f"\n  proof: {line}")
+        for engine in report.engines:
+            if not report.refused and not stops(report.verdicts[engine.requirement]):
+                words = ["eagle3-convert", report.request.source, "OUT", "--engine", engine.requirement]
+                self.console.print(Text(clean("\n  " + shlex.join(words))), soft_wrap=True)
+
+    @staticmethod
+    def _verdict(report: Report, engine: EngineRelease) -> tuple[str, str]:
+        errors = [f for f in report.verdicts[engine.requirement] if f.severity == "error" and not f.allowed]
+        if report.refused:
+            return "cannot", "the drafter is not in order"
+        if any(f.code == "K120" and not report.target.architecture for f in errors):
+            return "unknown", errors[0].message
+        if errors:
+            return "cannot", "; ".join(f"{f.code} {f.message}" for f in errors)
+        return "works after conversion", "" if engine.proved else "rules read from source, not run here"
+
+    # --- parts --------------------------------------------------------------------------------------------
+
+    def failed(self, problem: Eagle3Error) -> None:
+        """An error that ended the command before there was a report."""
+        if isinstance(problem, InputError):
+            self._findings([problem.finding])
+        else:
+            self._line(f"error  {problem}", "bold red")
+
+    def _findings(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            self._finding(finding)
+
+    def _finding(self, f: Finding) -> None:
+        label = f"{'allowed' if f.allowed else f.severity} {f.code}"
+        self.console.print()
+        self._hang(label, f.message, "dim" if f.allowed else _STYLES[f.severity])
+        for name, text in (("where", f.where), ("found", f.found), ("expected", f.expected)):
+            if text and text not in f.message:
+                self._hang("", f"{name} {text}", indent=len(label), style="dim")
+        if f.why:
+            self._hang("", f.why[0].upper() + f.why[1:] + ("" if f.why.endswith(".") else "."), indent=len(label))
+        for fix in f.fix:
+            self._hang("", f"-> {fix}", indent=len(label), style="green")
+        if f.severity == "error" and not f.allowed:
+            self._hang("", f"more: eagle3 explain {f.code}", indent=len(label), style="dim")
+
+    def _grid(self, rows: Iterable[tuple[str, str]]) -> None:
+        rows = list(rows)
+        width = max(len(name) for name, _ in rows) + 2
+        self.console.print()
+        last = ""
+        for name, text in rows:
+            self._hang("  " + (name if name != last else ""), text, "bold", indent=width)
+            last = name
+        self.console.print()
+
+    def _hang(self, label: str, text: str, label_style: str = "", indent: int = 0, style: str = "") -> None:
+        """`label`, then `text` wrapped beside it; no markup, no trailing blanks."""
+        start = max(indent, len(label)) + 2
+        lines = textwrap.wrap(clean(text), self.console.width - start, break_on_hyphens=False) or [""]
+        line = Text(label.ljust(start), label_style)
+        for i, part in enumerate(lines):
+            line = line if i == 0 else Text(" " * start)
+            line.append(part, style or "default")
+            self.console.print(line, soft_wrap=True)
+
+    def _line(self, text: str, style: str = "") -> None:
+        self.console.print(Text(clean(text), style))
+
+
+def clean(text: str) -> str:
+    """Text from a stranger's file: control and direction characters become visible escapes."""
+    return "".join(
+        c if c == "\n" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else f"\\u{ord(c):04x}"
+        for c in text
+    )
+
+
+def size(count: int) -> str:
+    """Bytes for people, decimal units."""
+    value = float(count)
+    for unit in ("B", "KB", "MB"):
+        if value < 999.5:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB" if value < 999.5 else f"{value:,.0f} GB"
+
+
+def command_text(environment: Mapping[str, str], command: list[str]) -> str:
+    """A shell command over several lines, one option a line."""
+    words = [f"{k}={shlex.quote(v)}" for k, v in environment.items()]
+    head: list[str] = []
+    lines: list[str] = []
+    for word in command:
+        if word.startswith("--"):
+            lines.append(word)
+        elif lines:
+            lines[-1] += f" {shlex.quote(word)}"
+        else:
+            head.append(shlex.quote(word))
+    return " \\\n      ".join(["  " + " ".join([*words, *head]), *lines])
+
+
+def _folder(out: Any) -> str:
+    text = str(out)
+    return text if text.endswith("/") else f"{text}/"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _engine_words(engine: EngineRelease) -> str:
+    known = known_releases(engine.name)
+    if engine.newer_than_known:
+        return f"{engine} (newer than the rules, which end at {known[-1]})"
+    tail = " (newest known)" if engine.release == known[-1] else ""
+    return f"{engine}{tail}" + ("" if engine.proved else ", rules read from source")
+
+
+def _vocabulary(report: Report) -> str:
+    assert report.drafter
+    spec, vocab = report.drafter.spec, report.drafter.vocab
+    if vocab is None:
+        return f"{spec.draft_vocab_size:,}, the target's own, no map"
+    stored = {"offsets": "stored as offsets", "ids": "stored as ids", None: "made from t2d"}[vocab.stored]
+    agrees = ", agrees with t2d" if "t2d" in report.drafter.tensors and vocab.stored else ""
+    return f"{spec.draft_vocab_size:,} of {spec.vocab_size:,}, {stored}{agrees}"
+
+
+def _moves(report: Report) -> str:
+    """The renames as prefixes: `layers.0.* -> midlayer.*`."""
+    assert report.plan
+    pairs: dict[str, None] = {}
+    for t in report.plan.renamed:
+        old, new = t.source.split("."), t.name.split(".")
+        while len(old) > 1 and len(new) > 1 and old[-1] == new[-1]:
+            old.pop()
+            new.pop()
+        tail = ".*" if len(old) < len(t.source.split(".")) else ""
+        pairs[f"{'.'.join(old)}{tail} -> {'.'.join(new)}{tail}"] = None
+    return "  " + ", ".join(list(pairs)[:3]) if pairs else ""
+
+
+def _proof(report: Report) -> list[str]:
+    proof = report.proof
+    if proof is None or proof.scores is None:
+        return ["none: static checks only"]
+    lines = []
+    if proof.difference is not None:
+        lines.append(
+            f"{proof.level}: engine = trained on the sample's states, logits differ by {proof.difference:.2g} at most"
+        )
+    first, *later = proof.scores.accuracy
+    steps = "".join(f", then {a:.1%}" for a in later)
+    lines.append(
+        f"accuracy {first:.1%}{steps}   ({proof.scores.rows[0]:,} positions, "
+        f"{_count(proof.sequences, 'sequence')}; right at every step so far, against the target's own choice)"
+    )
+    lines.append(f"on {proof.device}, embedding {proof.embedding}; other wirings were not scored")
+    return lines
+
+
+__all__ = ["Printer", "clean", "command_text", "size"]

@@ -1,0 +1,239 @@
+"""The closed registry of named behaviours that rules choose from: what a table of names cannot say.
+
+READERS     config node -> value of a spec field            (`how:` of a field that is read)
+DEFAULTS    other fields -> value of an absent field         (`default:` and `fixed:`)
+WRITERS     spec field -> value of a config key              (`how:` of a key that is written)
+LAUNCH      spec field <-> value of a launch option          (`launch:` of a field)
+All are total: a value that they cannot take raises Unreadable with what was expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from converter.drafter.spec import Rope
+
+Values = Mapping[str, Any]
+
+
+class Unreadable(ValueError):
+    """A config value that means nothing; the message is what was expected."""
+
+
+# --- plain values -----------------------------------------------------------------------------------------
+
+COUNTS = frozenset({
+    "hidden_size", "target_hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "vocab_size", "draft_vocab_size", "max_position_embeddings",
+})  # fmt: skip
+FLAGS = frozenset({
+    "qkv_bias", "o_bias", "mlp_bias", "fc_bias", "qk_norm", "norm_before_residual", "norm_before_fc", "fc_norm",
+    "norm_output", "tie_word_embeddings",
+})  # fmt: skip
+
+
+def plain(field: str, value: Any, values: Values) -> Any:
+    """A value of the field's own type."""
+    if field in COUNTS:
+        return whole_number(value, least=1)
+    if field in FLAGS:
+        if not isinstance(value, bool):
+            raise Unreadable("true or false")
+        return value
+    if field == "rms_norm_eps":
+        return positive(value)
+    if not isinstance(value, str):
+        raise Unreadable("a string")
+    return value
+
+
+def whole_number(value: Any, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**40:
+        raise Unreadable(f"a whole number of at least {least}")
+    return value
+
+
+def positive(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        raise Unreadable("a positive number")
+    return float(value)
+
+
+def dtype(field: str, value: Any, values: Values) -> str:
+    """`bfloat16`, also spelt `torch.bfloat16`."""
+    if not isinstance(value, str):
+        raise Unreadable("a dtype such as bfloat16")
+    return value.removeprefix("torch.")
+
+
+def integers(field: str, value: Any, values: Values) -> tuple[int, ...]:
+    """Layer ids as listed; what they mean is the id rule's business."""
+    if not isinstance(value, list) or not value:
+        raise Unreadable("a list of layer ids")
+    if not all(isinstance(i, int) and not isinstance(i, bool) and abs(i) < 2**31 for i in value):
+        raise Unreadable("a list of layer ids")
+    return tuple(value)
+
+
+# --- rope ---------------------------------------------------------------------------------------------------
+
+_ROPE_NAMES = ("rope_type", "type")  # transformers before 4.43 wrote `type`
+
+
+def _rope(theta: Any, scaling: Any) -> Rope:
+    if scaling is None:
+        return Rope(positive(theta))
+    if not isinstance(scaling, dict):
+        raise Unreadable("rope parameters as an object")
+    named = [scaling[n] for n in _ROPE_NAMES if scaling.get(n) is not None] or ["default"]
+    if not all(isinstance(n, str) for n in named) or len(set(named)) > 1:
+        raise Unreadable("one rope_type")
+    rest = {k: v for k, v in scaling.items() if k not in (*_ROPE_NAMES, "rope_theta") and v is not None}
+    return Rope(positive(theta), named[0], tuple(sorted(_frozen(rest).items())))
+
+
+def _frozen(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in parameters.items()}
+
+
+def rope_parameters_first(field: str, node: Any, values: Values) -> Rope | None:
+    """transformers 5's `rope_parameters` where present, else transformers 4's `rope_theta` and `rope_scaling`."""
+    if not isinstance(node, dict):
+        raise Unreadable("an object")
+    parameters = node.get("rope_parameters")
+    if parameters is None:
+        return rope_flat(field, node, values)
+    if not isinstance(parameters, dict):
+        raise Unreadable("rope_parameters as an object")
+    theta = parameters.get("rope_theta", node.get("rope_theta"))
+    if theta is None:
+        raise Unreadable("a rope_theta in rope_parameters")
+    return _rope(theta, parameters)
+
+
+def rope_flat(field: str, node: Any, values: Values) -> Rope | None:
+    """`rope_theta` and `rope_scaling` only; None where neither is there."""
+    if not isinstance(node, dict):
+        raise Unreadable("an object")
+    theta, scaling = node.get("rope_theta"), node.get("rope_scaling")
+    if theta is None and scaling is None:
+        return None
+    if theta is None:
+        raise Unreadable("a rope_theta beside rope_scaling")
+    return _rope(theta, scaling)
+
+
+# --- sliding windows ------------------------------------------------------------------------------------------
+
+
+def windows_by_layer_types(field: str, node: Any, values: Values) -> tuple[int | None, ...]:
+    """A layer of type `sliding_attention` sees `sliding_window` keys, its own included; others see all.
+
+    `use_sliding_window` counts only in qwen3 configs, whose class then forgets the window (transformers 5.19.0
+    models/qwen3/configuration_qwen3.py:87).
+    """
+    if not isinstance(node, dict):
+        raise Unreadable("an object")
+    layers: int = values["num_hidden_layers"]
+    kinds = node.get("layer_types")
+    if kinds is None:
+        return (None,) * layers
+    known = {"full_attention", "sliding_attention"}
+    if not isinstance(kinds, list) or len(kinds) != layers or not set(map(str, kinds)) <= known:
+        raise Unreadable(f"layer_types with {layers} entries of full_attention or sliding_attention")
+    forgotten = node.get("model_type") == "qwen3" and not node.get("use_sliding_window")
+    if "sliding_attention" not in kinds or forgotten or node.get("sliding_window") is None:
+        return (None,) * layers
+    window = whole_number(node.get("sliding_window"), least=1)
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+READERS: Mapping[str, Callable[[str, Any, Values], Any]] = {
+    "plain": plain,
+    "dtype": dtype,
+    "ids": integers,
+    "rope_parameters_first": rope_parameters_first,
+    "rope_flat": rope_flat,
+    "windows_by_layer_types": windows_by_layer_types,
+}
+
+# --- defaults -----------------------------------------------------------------------------------------------
+
+
+def _half_and_near_the_end(layers: int) -> tuple[int, ...]:
+    """Capture points 2, L//2, L-3: what all agree on where no ids are written."""
+    return (2, layers // 2, layers - 3)
+
+
+def _one_later(layers: int) -> tuple[int, ...]:
+    return tuple(p + 1 for p in _half_and_near_the_end(layers))
+
+
+# Default capture points by name: a function of the target's number of layers.
+POINTS: Mapping[str, Callable[[int], tuple[int, ...]]] = {
+    "2, L//2, L-3": _half_and_near_the_end,
+    "3, L//2+1, L-2": _one_later,
+}
+
+
+def default_value(default: Any, values: Values, layers: int | None) -> Any:
+    """A literal, or what a one-key mapping computes from other fields; None where that is unknown."""
+    if not isinstance(default, dict):
+        return default
+    [(name, argument)] = default.items()
+    if name == "same_as":
+        return values[argument]
+    if name == "quotient":
+        return max(values[argument[0]] // values[argument[1]], 1)
+    if name == "rope_theta":
+        return Rope(float(argument))
+    if name == "full_attention":
+        return (None,) * values["num_hidden_layers"]
+    if name == "points":
+        return None if layers is None else POINTS[argument](layers)
+    raise AssertionError(f"no default behaviour {name!r}")
+
+
+# --- writing ------------------------------------------------------------------------------------------------
+
+
+def _rope_scaling(rope: Rope) -> Any:
+    return _thawed(rope.as_scaling())
+
+
+def _thawed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _thawed(v) for k, v in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+WRITERS: Mapping[str, Callable[[Any], Any]] = {
+    "plain": _thawed,
+    "rope_theta": lambda rope: rope.theta,
+    "rope_scaling": _rope_scaling,
+    "rope_parameters": lambda rope: _thawed(rope.as_parameters()),
+    "count": len,
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a field travels in a launch option: `to_option` gives None where the option cannot say it."""
+
+    to_option: Callable[[Any], Any]
+    from_option: Callable[[Any, Values], Any]
+
+
+def _window_to_left_reach(windows: tuple[int | None, ...]) -> int | None:
+    """One window for all layers, counted without the query's own key; None for a mix."""
+    return windows[0] - 1 if len(set(windows)) == 1 and windows[0] is not None else None
+
+
+def _left_reach_to_window(reach: Any, values: Values) -> tuple[int | None, ...]:
+    layers: int = values["num_hidden_layers"]
+    return (None if reach is None else reach + 1,) * layers
+
+
+LAUNCH: Mapping[str, Launch] = {"left_reach": Launch(_window_to_left_reach, _left_reach_to_window)}

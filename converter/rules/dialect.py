@@ -1,0 +1,197 @@
+"""A dialect: how drafters of one trainer look on disk, and reading them into the canonical drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from converter.checkpoint.reader import Checkpoint
+from converter.drafter.drafter import Provenance
+from converter.drafter.spec import DrafterSpec
+from converter.drafter.target import Target
+from converter.drafter.vocab import Form
+from converter.findings import Finding, error, warning
+from converter.rules import loading
+from converter.rules.fields import IdMeaning, leaves, lookup, read_spec
+from converter.rules.names import first_match, translate
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """name, title   "speculators", and as people write it
+    release       of the trainer that wrote the checkpoint, "" where it does not say
+    rules         the merged rules of that release (schemas/dialect.schema.json)
+    """
+
+    name: str
+    title: str
+    release: str
+    rules: Mapping[str, Any]
+
+    @property
+    def map_form(self) -> Form:
+        form: Form = self.rules["vocabulary_map"]
+        return form
+
+
+@dataclass(frozen=True)
+class Recognition:
+    """`dialect` is None where no rule fits, or where `refusal` says why one that fits cannot be converted."""
+
+    dialect: Dialect | None
+    refusal: Finding | None
+
+
+def recognise(config: Mapping[str, Any]) -> Recognition:
+    """Find the dialect whose `recognise` conditions the config meets."""
+    for name in loading.names("dialects"):
+        document = loading.load("dialects", name)
+        for other in document.get("refuse", ()):
+            if _meets(config, other):
+                return Recognition(None, _refused(document["title"], other, config))
+        if any(_meets(config, condition) for condition in document["recognise"]):
+            return Recognition(_of(document, config), None)
+    return Recognition(None, None)
+
+
+def _of(document: Mapping[str, Any], config: Mapping[str, Any]) -> Dialect:
+    stated = lookup(config, document["release"]["key"]) if "release" in document else None
+    release = stated if isinstance(stated, str) and _is_release(stated) else ""
+    rules = loading.for_release(document, release or None)
+    return Dialect(document["dialect"], document["title"], release, rules)
+
+
+def _is_release(text: str) -> bool:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
+def _meets(config: Mapping[str, Any], condition: Mapping[str, Any]) -> bool:
+    value = lookup(config, condition["key"])
+    if "equals" in condition:
+        return bool(value == condition["equals"])
+    return value in condition["one_of"] if isinstance(value, str) else False
+
+
+def _refused(title: str, condition: Mapping[str, Any], config: Mapping[str, Any]) -> Finding:
+    return error(
+        "F112",
+        f"this is no EAGLE-3 drafter: {condition['why']}",
+        where=f"{condition['key']} in config.json",
+        found=str(lookup(config, condition["key"])),
+        expected=f"an EAGLE-3 drafter of {title}",
+    )
+
+
+@dataclass(frozen=True)
+class DialectReading:
+    """What a dialect's rules make of a checkpoint; `spec` is None where findings say why.
+
+    tensors   canonical name -> name in the checkpoint
+    dropped   tensor -> why no engine needs it
+    """
+
+    spec: DrafterSpec | None
+    provenance: Provenance
+    tensors: Mapping[str, str]
+    dropped: Mapping[str, str]
+    findings: tuple[Finding, ...]
+    stated_ids: tuple[int, ...] | None
+
+
+def read(
+    dialect: Dialect,
+    config: Mapping[str, Any],
+    checkpoint: Checkpoint,
+    target: Target,
+    points: Sequence[int] | None = None,
+) -> DialectReading:
+    """Read spec, tensor names and provenance; `points` (from --aux) outrank the config.
+
+    Every tensor and config key is mapped, dropped for a stated reason, or reported.
+    """
+    rules = dialect.rules
+    given = {"capture_points": tuple(points)} if points is not None else None
+    meaning = IdMeaning(rules["ids"]["rule"], target.layers, rules["ids"].get("default"))
+    reading = read_spec(config, rules["fields"], meaning, given=given)
+    tensors: dict[str, str] = {}
+    dropped: dict[str, str] = {}
+    findings = list(reading.findings)
+    for name in checkpoint.tensors:
+        canonical = translate(rules["tensors"], name)
+        drop = first_match(rules.get("drop", {}), name)
+        if canonical is not None and canonical not in tensors:
+            tensors[canonical] = name
+        elif drop is not None:
+            dropped[name] = rules["drop"][drop]
+        else:
+            findings.append(_unknown_tensor(dialect, name, tensors.get(canonical or "")))
+    findings += _unknown_keys(dialect, config)
+    facts = {key: lookup(config, path) for key, path in rules.get("provenance", {}).items()}
+    return DialectReading(reading.spec, _provenance(dialect, facts), tensors, dropped, tuple(findings), reading.ids)
+
+
+def _provenance(dialect: Dialect, facts: Mapping[str, Any]) -> Provenance:
+    architectures = facts.get("target_architectures")
+    first = architectures[0] if isinstance(architectures, list) and architectures else ""
+    name = facts.get("target_name")
+    return Provenance(
+        dialect=dialect.name,
+        release=dialect.release,
+        target_name=name if isinstance(name, str) else "",
+        target_architecture=first if isinstance(first, str) else "",
+        speculative_tokens=_speculative_tokens(facts.get("proposals")),
+    )
+
+
+def _speculative_tokens(proposals: Any) -> int | None:
+    if not isinstance(proposals, list) or not proposals or not isinstance(proposals[0], Mapping):
+        return None
+    tokens = proposals[0].get("speculative_tokens")
+    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and 0 < tokens < 1000 else None
+
+
+def _unknown_tensor(dialect: Dialect, name: str, twin: str | None) -> Finding:
+    if twin:
+        return error(
+            "T102",
+            f"{name} and {twin} are the same tensor under two names",
+            where=name,
+            expected="one of them",
+            fix=("remove the stale one from the checkpoint",),
+        )
+    return error(
+        "T101",
+        f"{name} is no tensor that {dialect.title} drafters have",
+        where=name,
+        why="it may carry a trained part of the drafter that no engine would load",
+        fix=(f"if it is only a training leftover, convert without it: --allow T101  (it is dropped: {name})",),
+    )
+
+
+def _unknown_keys(dialect: Dialect, config: Mapping[str, Any]) -> list[Finding]:
+    rules = dialect.rules
+    known = {condition["key"] for condition in rules["recognise"]}
+    known |= {*rules.get("ignore", {}), *rules.get("provenance", {}).values()}
+    known |= {rules["release"]["key"]} if "release" in rules else set()
+    for rule in rules["fields"].values():
+        for key in rule.get("keys", ()):
+            # A reader that takes a whole object (rope) says which of its keys it uses.
+            known |= {".".join(filter(None, (key, part))) for part in rule.get("uses", ("",))}
+    return [
+        warning(
+            "C204",
+            f"config key {leaf} is not known to the {dialect.title} rules; it is not carried over",
+            where=leaf,
+            found=repr(lookup(config, leaf))[:120],
+            why="if it changes what the drafter computes, the engine will not know",
+        )
+        for leaf in leaves(config)
+        if not any(leaf == key or leaf.startswith(f"{key}.") for key in known)
+    ]

@@ -1,0 +1,225 @@
+"""An engine release: what it loads from a drafter folder, what it computes, and how to start it.
+
+The same rules serve both directions: `write_config` and `names_for` put a drafter into the form that the release
+loads, `view` says what the release makes of files in that form. Whatever differs between the two is what
+the engine would silently do wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from converter.drafter.layout import expected_tensors
+from converter.drafter.spec import DrafterSpec
+from converter.drafter.target import Target
+from converter.errors import UsageError
+from converter.rules import ids as id_rules
+from converter.rules import loading
+from converter.rules.behaviours import LAUNCH, WRITERS
+from converter.rules.fields import IdMeaning, read_spec
+from converter.rules.names import first_match, translate, translate_back
+from converter.rules.targets import TargetRule, target_rule
+
+
+@dataclass(frozen=True)
+class ConfigEntry:
+    """One key of the config to write: `path` is dotted, `origin` says which field or rule it comes from."""
+
+    path: str
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True)
+class EngineView:
+    """What a release makes of a folder.
+
+    spec       None where it could not even be read
+    received   canonical name -> name in the folder, for parameters that get a value
+    missing    parameters that keep their initial value
+    ignored    names in the folder that go nowhere
+    """
+
+    spec: DrafterSpec | None
+    received: Mapping[str, str]
+    missing: tuple[str, ...]
+    ignored: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class EngineRelease:
+    """One release of an engine with its merged rules (schemas/engine.schema.json)."""
+
+    name: str
+    title: str
+    release: str
+    rules: Mapping[str, Any]
+    proved: bool
+    newer_than_known: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.release}"
+
+    @property
+    def requirement(self) -> str:
+        """As `--engine` takes it."""
+        return f"{self.name}=={self.release}"
+
+    def target(self, architecture: str) -> TargetRule | None:
+        return target_rule(self.name, self.release, architecture)
+
+    def layer_ids(self, spec: DrafterSpec, target: Target) -> tuple[int, ...] | None:
+        """The ids that make this release capture the spec's points in `target`; None where none do."""
+        rule = self.target(target.architecture)
+        return None if rule is None else id_rules.solve(rule.id_rule, spec.capture_points, target.layers)
+
+    def names_for(self, canonical: str) -> str | None:
+        """The name under which this release loads a canonical tensor; None where it does not."""
+        names = translate_back(self.rules["tensors"], canonical)
+        return names[0] if names else None
+
+    def write_config(self, spec: DrafterSpec, layer_ids: tuple[int, ...]) -> list[ConfigEntry]:
+        entries = []
+        for path, rule in self.rules["write"].items():
+            if "value" in rule:
+                entries.append(ConfigEntry(path, rule["value"], f"{self.name} rules"))
+                continue
+            field = rule["field"]
+            value = layer_ids if field == "layer_ids" else getattr(spec, field)
+            if "unless_equals" in rule and value == getattr(spec, rule["unless_equals"]):
+                continue
+            written = WRITERS[rule.get("how", "plain")](value)
+            if written is not None:
+                entries.append(ConfigEntry(path, written, field))
+        return entries
+
+    def launch_options(self, spec: DrafterSpec) -> dict[str, Any]:
+        """Options that carry what the config cannot: option -> value."""
+        options = {}
+        for field, rule in self.rules["read"].items():
+            if "launch" in rule:
+                value = LAUNCH[rule["how"]].to_option(getattr(spec, field))
+                if value is not None:
+                    options[rule["launch"]] = value
+        return options
+
+    def view(
+        self, config: Mapping[str, Any], names: Iterable[str], target: Target, launch: Mapping[str, Any]
+    ) -> EngineView:
+        """What this release makes of a config, tensor names and launch options."""
+        rule = self.target(target.architecture)
+        meaning = IdMeaning(rule.id_rule if rule else "literal", target.layers, rule.default_points if rule else None)
+        spec = read_spec(config, self.rules["read"], meaning, launch=launch).spec
+        if spec is None:
+            return EngineView(None, {}, (), tuple(names))
+        # Engines capture while they walk through the layers, whatever the order of the ids.
+        spec = replace(spec, capture_points=tuple(sorted(spec.capture_points)))
+        wanted = expected_tensors(spec)
+        received: dict[str, str] = {}
+        ignored = []
+        for name in names:
+            canonical = translate(self.rules["tensors"], name)
+            if canonical is not None and (canonical in wanted or canonical in ("d2t", "t2d")):
+                received[canonical] = name
+            elif first_match(self.rules["ignored_tensors"], name) is None:
+                ignored.append(name)
+        missing = tuple(n for n, e in wanted.items() if n not in received and not e.optional)
+        return EngineView(spec, received, missing, tuple(ignored))
+
+    def launch_command(
+        self, target: Target, out: str, steps: int, spec: DrafterSpec
+    ) -> tuple[dict[str, str], list[str]]:
+        """Environment and command that serve the converted drafter with `steps` draft steps."""
+        rules = self.rules["launch"]
+        words = {"target": target.name or "TARGET", "out": out, "steps": steps, "steps_and_one": steps + 1}
+        command = list(rules["command"])
+        for option, value in rules["options"].items():
+            command += [option, value.format(**words)]
+        for option, value in self.launch_options(spec).items():
+            command += [option, str(value)]
+        limit = target.max_position_embeddings
+        short = limit is not None and spec.max_position_embeddings < limit
+        return (dict(self.rules["context_limit"]["environment"]) if short else {}), command
+
+    def consequence(self, field: str) -> str:
+        """What happens in production where the release does not honour a field."""
+        return str(self.rules["read"].get(field, {}).get("consequence", ""))
+
+    def elsewhere(self, field: str) -> str:
+        """Other engines that honour a field, as far as the rules know."""
+        return str(self.rules["read"].get(field, {}).get("elsewhere", ""))
+
+    @cached_property
+    def limits(self) -> Mapping[str, Mapping[str, Any]]:
+        limits: Mapping[str, Mapping[str, Any]] = self.rules.get("limits", {})
+        return limits
+
+    def broken_limit(self, spec: DrafterSpec, attribute: str) -> bool:
+        """True where the release refuses this value of `attribute` (a spec field or property, `rope.kind` too)."""
+        limit = self.limits[attribute]
+        value: Any = spec
+        for part in attribute.split("."):
+            value = getattr(value, part)
+        if "equals" in limit:
+            return bool(value != limit["equals"])
+        if "none_of" in limit:
+            return not value.isdisjoint(limit["none_of"])
+        return value not in limit["one_of"]
+
+
+def known_releases(name: str) -> list[str]:
+    """All releases in the mapping, oldest first. Raises UsageError where the engine is unknown."""
+    if name not in loading.names("engines"):
+        raise UsageError(f"no rules for engine {name!r}; known: {', '.join(loading.names('engines'))}")
+    return [str(r) for r in loading.load("engines", name)["known"]]
+
+
+def resolve(requirement: str) -> list[EngineRelease]:
+    """`sglang` (the newest known), `sglang==0.5.9`, or a range `sglang>=0.5.12` (every known release in it).
+
+    Raises UsageError: unknown engine, older than known, or a range that holds no known release.
+    """
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.version import Version
+
+    try:
+        parsed = Requirement(requirement)
+    except InvalidRequirement as problem:
+        raise UsageError(f"--engine {requirement!r}: expected NAME or NAME==RELEASE, e.g. sglang==0.5.23") from problem
+    known = known_releases(parsed.name)
+    if not parsed.specifier:
+        return [_release(parsed.name, known[-1])]
+    within = [r for r in known if parsed.specifier.contains(r, prereleases=True)]
+    if within:
+        return [_release(parsed.name, r) for r in within]
+    exact = [s.version for s in parsed.specifier if s.operator == "=="]
+    if exact and Version(exact[0]) > Version(known[-1]):
+        return [replace(_release(parsed.name, known[-1]), release=exact[0], newer_than_known=True, proved=False)]
+    raise UsageError(
+        f"--engine {requirement}: no rules for that release; known for {parsed.name}: {known[0]} to {known[-1]}"
+    )
+
+
+def _release(name: str, release: str) -> EngineRelease:
+    document = loading.load("engines", name)
+    rules = loading.for_release(document, release)
+    return EngineRelease(name, document["title"], release, rules, release in map(str, document["proved"]))
+
+
+def all_releases(name: str) -> list[EngineRelease]:
+    return [_release(name, release) for release in known_releases(name)]
+
+
+def nested(entries: Iterable[ConfigEntry]) -> dict[str, Any]:
+    """The config object that the entries describe."""
+    config: dict[str, Any] = {}
+    for entry in entries:
+        node = config
+        *parents, last = entry.path.split(".")
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = entry.value
+    return config

@@ -1,0 +1,178 @@
+"""Reading a spec out of a config: the same grammar serves dialects (what a trainer wrote) and engines (what is read).
+
+A field rule says which dotted keys hold the field (the first present counts; null counts as absent), how the
+value is read, and what an absent one means:
+
+    head_dim: {keys: [transformer_layer_config.head_dim], default: {quotient: [hidden_size, num_attention_heads]}}
+    qk_norm:  {keys: [transformer_layer_config.model_type], map: {llama: false, qwen3: true}}
+    norm_before_residual: {fixed: false}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from converter.drafter.spec import FIELDS, DrafterSpec, Origin
+from converter.findings import Finding, error
+from converter.rules.behaviours import LAUNCH, READERS, Unreadable, default_value
+from converter.rules.ids import points_of
+
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class SpecReading:
+    """spec     None where findings say why it could not be made
+    findings   unreadable or missing keys
+    ids        the layer ids as written, where there were any
+    """
+
+    spec: DrafterSpec | None
+    findings: tuple[Finding, ...]
+    ids: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class IdMeaning:
+    """What decides the capture points beside the config: the id rule, the target's layers, the default's name."""
+
+    rule: str
+    layers: int | None
+    default: str | None
+
+
+def lookup(config: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted path ("" is the config itself), or None where it is absent or null."""
+    node: Any = config
+    for part in path.split(".") if path else ():
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node
+
+
+def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Dotted paths of everything that is no non-empty object."""
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key
+
+
+def read_spec(
+    config: Mapping[str, Any],
+    rules: Mapping[str, Mapping[str, Any]],
+    meaning: IdMeaning,
+    *,
+    where: str = "config.json",
+    given: Mapping[str, Any] | None = None,
+    launch: Mapping[str, Any] | None = None,
+) -> SpecReading:
+    """Read every field of the spec by its rule.
+
+    given    fields set by the user, which outrank the config
+    launch   launch options by name, for engines that take a field from there
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, Origin] = {}
+    findings: list[Finding] = []
+    ids: tuple[int, ...] | None = None
+    for field in FIELDS:
+        rule = rules[field]
+        key, value = _first_present(config, rule)
+        try:
+            if given and field in given:
+                values[field], origins[field] = given[field], Origin("given", "on the command line")
+            elif "launch" in rule:
+                option = rule["launch"]
+                behaviour = LAUNCH[rule["how"]]
+                values[field] = behaviour.from_option((launch or {}).get(option), values)
+                origins[field] = Origin("stated", option)
+            elif "fixed" in rule:
+                values[field] = default_value(rule["fixed"], values, meaning.layers)
+                origins[field] = Origin("fixed", rule.get("source", ""))
+            elif value is not _ABSENT:
+                values[field] = _read(field, rule, value, values)
+                origins[field] = Origin("stated", key)
+                if rule.get("how") == "ids":
+                    ids = values[field]
+                    values[field] = points_of(meaning.rule, ids, meaning.layers)
+            if values.get(field) is None:
+                values[field], origins[field] = _absent(field, rule, values, meaning)
+        except Unreadable as problem:
+            findings.append(_unreadable(field, key, value, str(problem), where))
+            return SpecReading(None, tuple(findings), ids)
+        except KeyError:
+            return SpecReading(None, tuple(findings), ids)
+        if values[field] is None:
+            findings.append(_missing(field, rule, where, ids, meaning))
+            del values[field]
+    if findings:
+        return SpecReading(None, tuple(findings), ids)
+    return SpecReading(DrafterSpec(origins=origins, **values), (), ids)
+
+
+def _first_present(config: Mapping[str, Any], rule: Mapping[str, Any]) -> tuple[str, Any]:
+    present = [(key, value) for key in rule.get("keys", ()) if (value := lookup(config, key)) is not None]
+    if rule.get("any"):  # a flag that any of its keys turns on
+        present.sort(key=lambda item: item[1] is not True)
+    if present:
+        return present[0]
+    return next(iter(rule.get("keys", ())), ""), _ABSENT
+
+
+def _read(field: str, rule: Mapping[str, Any], value: Any, values: Mapping[str, Any]) -> Any:
+    table = rule.get("map")
+    if table is not None:
+        if not isinstance(value, str) or value not in table:
+            raise Unreadable("one of " + ", ".join(table))
+        return table[value]
+    return READERS[rule.get("how", "plain")](field, value, values)
+
+
+def _absent(field: str, rule: Mapping[str, Any], values: Mapping[str, Any], meaning: IdMeaning) -> tuple[Any, Origin]:
+    default = {"points": meaning.default} if field == "capture_points" and meaning.default else rule.get("default")
+    origin = Origin("default", rule.get("source", ""))
+    if isinstance(default, dict) and ("same_as" in default or "quotient" in default):
+        [argument] = default.values()
+        origin = Origin("derived", argument if isinstance(argument, str) else " / ".join(argument))
+    return default_value(default, values, meaning.layers), origin
+
+
+def _unreadable(field: str, key: str, value: Any, expected: str, where: str) -> Finding:
+    shown = repr(value)
+    return error(
+        "C203",
+        f"{key or field} in {where} cannot be read",
+        where=key or where,
+        found=shown if len(shown) <= 120 else shown[:117] + "...",
+        expected=expected,
+        fix=(f"correct {key or field} in {where}",),
+    )
+
+
+def _missing(
+    field: str, rule: Mapping[str, Any], where: str, ids: tuple[int, ...] | None, meaning: IdMeaning
+) -> Finding:
+    if field == "capture_points":
+        why = "the ids mean different layers on targets of different depth" if ids else ""
+        return error(
+            "A104",
+            "which hidden states of the target feed this drafter is not known",
+            where=where,
+            found=f"ids {list(ids)}" if ids else f"no {', '.join(rule['keys'])}",
+            expected="the capture points that it was trained on",
+            why=why or "the default (" + str(meaning.default) + ") depends on the target's number of layers L",
+            fix=(
+                "name them as trained, e.g. --aux embed,3,31 (embed = embedding, k = output of the k-th layer)",
+                "or give the target: --target FOLDER",
+            ),
+        )
+    return error(
+        "C202",
+        f"{where} does not state {field}",
+        where=" or ".join(rule.get("keys", ())),
+        expected=field.replace("_", " "),
+        fix=(f"add {next(iter(rule.get('keys', ())), field)} to {where}",),
+    )

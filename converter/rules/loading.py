@@ -1,0 +1,92 @@
+"""Rules on disk: YAML from mappings/, merged by release range.
+
+A rule file has a base and `releases`: blocks with a PEP 440 `range`, merged over the base in order, so that
+each release's rules are one flat mapping. `null` in a block takes a key away.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Mapping
+from copy import deepcopy
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from converter.errors import RulesError
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
+
+PACKAGE = "converter.mappings"
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Safe YAML in which a key given twice is an error: the last one would win silently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} appears twice", node.start_mark)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+def rules_folder(kind: str = "") -> Traversable:
+    folder = importlib.resources.files(PACKAGE)
+    return folder / kind if kind else folder
+
+
+def names(kind: str) -> list[str]:
+    """Names of the built-in rule files of a kind ("dialects", "engines")."""
+    return sorted(p.name.removesuffix(".yaml") for p in rules_folder(kind).iterdir() if p.name.endswith(".yaml"))
+
+
+@cache
+def load(kind: str, name: str) -> Mapping[str, Any]:
+    """A built-in rule file. Raises RulesError where it is no YAML mapping."""
+    file = rules_folder(kind) / f"{name}.yaml"
+    return parse(file.read_bytes(), f"{kind}/{name}.yaml")
+
+
+def parse(text: bytes, where: str) -> Mapping[str, Any]:
+    try:
+        document = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as problem:
+        raise RulesError(f"{where}: {problem}") from problem
+    if not isinstance(document, dict):
+        raise RulesError(f"{where}: expected a mapping")
+    return document
+
+
+def covers(specifier: str, release: str) -> bool:
+    """True where `release` lies in the PEP 440 range `specifier` (pre- and post-releases count)."""
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(specifier).contains(release, prereleases=True)
+
+
+def for_release(document: Mapping[str, Any], release: str | None) -> dict[str, Any]:
+    """The rules of one release: the base with every block whose range covers it. None: the base alone."""
+    merged = {k: deepcopy(v) for k, v in document.items() if k != "releases"}
+    for block in document.get("releases", ()):
+        if release is not None and covers(block["range"], release):
+            _merge(merged, {k: v for k, v in block.items() if k != "range"})
+    return merged
+
+
+def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
+    for key, value in over.items():
+        if value is None:
+            base.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(base.get(key), dict) and not _replaces(value):
+            _merge(base[key], value)
+        else:
+            base[key] = deepcopy(value)
+
+
+def _replaces(rule: Mapping[str, Any]) -> bool:
+    """A field rule is replaced whole: `keys` of one release must not linger beside `fixed` of another."""
+    return not rule.keys().isdisjoint({"keys", "fixed", "launch", "field", "value", "equals", "one_of", "none_of"})

@@ -1,0 +1,52 @@
+"""Tensor name patterns: `layers.{i}.mlp.up_proj.weight`, where `{i}` is any index and `{i+}` one of at least 1."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+_HOLE = re.compile(r"\{([a-z]+)(\+?)\}")
+
+
+@lru_cache(maxsize=4096)
+def _regex(pattern: str) -> re.Pattern[str]:
+    parts, last = [], 0
+    for hole in _HOLE.finditer(pattern):
+        index = "[1-9][0-9]{0,5}" if hole[2] else "0|[1-9][0-9]{0,5}"
+        parts += [re.escape(pattern[last : hole.start()]), f"(?P<{hole[1]}>{index})"]
+        last = hole.end()
+    return re.compile("".join([*parts, re.escape(pattern[last:])]))
+
+
+def match(pattern: str, name: str) -> dict[str, str] | None:
+    """The indexes in `name` by placeholder, or None where it does not fit."""
+    found = _regex(pattern).fullmatch(name)
+    return found.groupdict() if found else None
+
+
+def fill(pattern: str, indexes: Mapping[str, str]) -> str:
+    return _HOLE.sub(lambda hole: indexes[hole[1]], pattern)
+
+
+def translate(table: Mapping[str, str], name: str) -> str | None:
+    """The right-hand side of the first row `theirs: canonical` whose left-hand side fits `name`."""
+    for left, right in table.items():
+        indexes = match(left, name)
+        if indexes is not None:
+            return fill(right, indexes)
+    return None
+
+
+def translate_back(table: Mapping[str, str], name: str) -> list[str]:
+    """Every left-hand side whose right-hand side fits `name`, in the table's order."""
+    names = []
+    for left, right in table.items():
+        indexes = match(right, name)
+        if indexes is not None:
+            names.append(fill(left, indexes))
+    return names
+
+
+def first_match(patterns: Sequence[str] | Mapping[str, str], name: str) -> str | None:
+    return next((p for p in patterns if match(p, name) is not None), None)

@@ -1,0 +1,66 @@
+"""What each release does with each target class: id rule, default points, which points it can capture."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from converter.rules import loading
+
+Capture = Literal["works", "crash", "error", "silently_missing", "wrong_value", "never_captured", "unknown"]
+
+
+@dataclass(frozen=True)
+class TargetRule:
+    """One row of `mappings/engines/ENGINE.targets.json`.
+
+    embedding, inner, last   what becomes of point 0, points 1..L-1 and point L
+    detail                   how it fails, where it does
+    """
+
+    architecture: str
+    releases: str
+    id_rule: str
+    default_points: str
+    embedding: Capture
+    inner: Capture
+    last: Capture
+    detail: str
+    source: str
+
+    def capture(self, point: int, layers: int | None) -> Capture:
+        if point == 0:
+            return self.embedding
+        return self.last if layers is not None and point == layers else self.inner
+
+
+@cache
+def _table(engine: str) -> dict[str, list[dict[str, Any]]]:
+    rows: dict[str, list[dict[str, Any]]] = {}
+    file = loading.rules_folder("engines") / f"{engine}.targets.json"
+    for row in json.loads(file.read_bytes())["targets"]:
+        rows.setdefault(row["architecture"], []).append(row)
+    return rows
+
+
+@cache
+def target_rule(engine: str, release: str, architecture: str) -> TargetRule | None:
+    """The row for a target class in a release, or None where the engine cannot use it as a target."""
+    for row in _table(engine).get(architecture, ()):
+        if loading.covers(row["releases"], release):
+            return TargetRule(**row)
+    return None
+
+
+def architectures(engine: str, release: str) -> list[str]:
+    return sorted(a for a in _table(engine) if target_rule(engine, release, a))
+
+
+def capturing_releases(
+    engine: str, releases: list[str], architecture: str, point: int, layers: int | None
+) -> list[str]:
+    """The releases, of those given, in which that target class can capture `point`."""
+    rules = [(r, target_rule(engine, r, architecture)) for r in releases]
+    return [r for r, rule in rules if rule and rule.capture(point, layers) == "works"]

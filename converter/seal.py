@@ -1,0 +1,102 @@
+"""The seal: the record beside a converted drafter of what it was made from, how, and what was proved."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from converter.checkpoint.jsonfile import read_object
+from converter.checkpoint.writer import WrittenFile
+from converter.errors import InputError
+from converter.findings import Finding
+from converter.plan import Plan
+from converter.rules import loading
+from converter.version import __version__
+
+NAME = "eagle3-seal.json"
+SCHEMA = "eagle3-convert/seal/1"
+
+
+def make_seal(
+    *,
+    command: Sequence[str],
+    given: str,
+    config_file: Path,
+    plan: Plan,
+    written: Sequence[WrittenFile],
+    input_digests: Mapping[str, str],
+    proof: Mapping[str, Any],
+    findings: Sequence[Finding],
+    target: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The published form (schemas/seal.schema.json).
+
+    input_digests   XXH3-128 of the input tensors whose values changed; of the others it is the output's
+    """
+    digests = {name: digest for file in written for name, digest in file.xxh3.items()}
+    return {
+        "schema": SCHEMA,
+        "tool": {"name": "eagle3-convert", "version": __version__},
+        "command": list(command),
+        "sealed_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "source": {"given": given, "config_sha256": sha256_of(config_file)},
+        "engines": [
+            {"engine": e.requirement, "proved_rules": e.proved, "newer_than_known": e.newer_than_known}
+            for e in plan.engines
+        ],
+        "rules": rule_digests(),
+        "target": dict(target),
+        "files": [{"name": f.name, "size": f.size, "sha256": f.sha256} for f in written],
+        "tensors": [
+            {
+                "name": t.name,
+                "source": t.source,
+                "operations": [o.as_json() for o in t.operations],
+                "xxh3_128": digests.get(t.name, ""),
+                "source_xxh3_128": input_digests.get(t.source, "") if t.operations else digests.get(t.name, ""),
+            }
+            for t in plan.tensors
+        ],
+        "dropped": dict(plan.dropped),
+        "proof": dict(proof),
+        "findings": [f.as_json() for f in findings],
+        "allowed": sorted({f.code for f in findings if f.allowed}),
+    }
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def rule_digests() -> dict[str, str]:
+    """SHA-256 of every rule file in use, by name."""
+    digests = {}
+    for kind in ("dialects", "engines"):
+        for file in sorted(loading.rules_folder(kind).iterdir(), key=lambda f: f.name):
+            if file.name.endswith((".yaml", ".json")):
+                digests[f"{kind}/{file.name}"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    return digests
+
+
+def sealed_files(folder: Path) -> set[str] | None:
+    """Names of the files that the seal in `folder` lists, itself included; None where there is no readable seal."""
+    try:
+        seal = read_object(folder / NAME)
+    except InputError:
+        return None
+    files = seal.get("files")
+    if seal.get("schema") != SCHEMA or not isinstance(files, list):
+        return None
+    return {NAME, *(f["name"] for f in files if isinstance(f, dict) and isinstance(f.get("name"), str))}

@@ -1,0 +1,57 @@
+"""Reads what is needed of the target: its config.json, in a folder or by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from converter.checkpoint.jsonfile import read_object
+from converter.drafter.drafter import Provenance
+from converter.drafter.target import Target
+from converter.errors import InputError
+from converter.findings import error
+
+# Where multimodal wrappers keep the config of their language model.
+_TEXT_CONFIGS = ("text_config", "language_config", "llm_config")
+
+
+def read_target(path: Path) -> Target:
+    """`path` is a folder with config.json, or that file. Raises InputError F100, F110, F113."""
+    file = path / "config.json" if path.is_dir() else path
+    config = read_object(file)
+    text = next((config[k] for k in _TEXT_CONFIGS if isinstance(config.get(k), Mapping)), config)
+    architectures = config.get("architectures")
+    layers = _count(text.get("num_hidden_layers"))
+    if not (isinstance(architectures, list) and architectures and isinstance(architectures[0], str)) or not layers:
+        raise InputError(
+            error(
+                "F113",
+                f"{file} does not describe a target model",
+                where=str(file),
+                expected="architectures and num_hidden_layers",
+                fix=("give the folder of the model that the drafter drafts for",),
+            )
+        )
+    return Target(
+        name=str(path if path.is_dir() else path.parent),
+        architecture=architectures[0],
+        layers=layers,
+        hidden_size=_count(text.get("hidden_size")),
+        vocab_size=_count(text.get("vocab_size")),
+        max_position_embeddings=_count(text.get("max_position_embeddings")),
+        where=str(file),
+    )
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def named_target(architecture: str, provenance: Provenance) -> Target:
+    """A target of which only the class is known: from --target-arch, else from the drafter's own config."""
+    if architecture:
+        return Target(name=provenance.target_name, architecture=architecture, where="--target-arch")
+    return Target(
+        name=provenance.target_name, architecture=provenance.target_architecture, where="the drafter's config"
+    )
