@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from . import environment, runner
+
+Results = dict[str, dict[str, Any]]
+
+
+class Engines:
+    """The engine environment, with what tests do in it."""
+
+    def __init__(self, engines: environment.EngineEnvironment) -> None:
+        self.environment = engines
+
+    def load_with_sglang(self, release: str, jobs: Sequence[dict[str, Any]]) -> Results:
+        """Load drafters with SGLang's draft class: see harness/load_sglang.py."""
+        return runner.run_jobs(self.environment, f"sglang=={release}", "load_sglang.py", jobs)
+
+    def capture_with_sglang(self, release: str, jobs: Sequence[dict[str, Any]]) -> Results:
+        """Capture states in SGLang's target classes: see harness/capture_sglang.py."""
+        return runner.run_jobs(self.environment, f"sglang=={release}", "capture_sglang.py", jobs)
+
+
+@pytest.fixture(scope="session")
+def engines() -> Engines:
+    """The real engines; the first use on a machine builds their environment."""
+    return Engines(environment.ensure())

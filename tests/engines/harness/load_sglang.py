@@ -1,0 +1,264 @@
+"""Loads drafters with SGLang's own draft class and says what became of every tensor.
+
+Each drafter is built from its config.json by SGLang's own ServerArgs, ModelConfig, registry and
+loader, filled by the class's own `load_weights`, given the target's embedding by its own
+`set_embed` and, where the job gives inputs, run over them.
+
+A job:
+
+    name         name of the result
+    drafter      folder of the drafter
+    target       folder of the target, of which only config.json is read
+    dtype        server argument --dtype, default "auto"
+    inputs       optional safetensors file for a draft prefill:
+                   input_ids [T]               in row i the token that follows the one of the states
+                   aux_hidden_states [T, n*H]  what the target hands over, concatenated
+                   positions [T]
+                   embed_tokens [V, H]         the target's embedding
+                   lm_head [V, H]              the target's head, for drafters that share it
+    target_weights  safetensors file of the target, for embed_tokens and lm_head if not in `inputs`
+    outputs      optional safetensors file for the results of the forward pass:
+                   logits [T, draft vocabulary]
+                   hidden_states [T, H]        what the drafter is fed in its next step
+                   next_logits [T-1, draft vocabulary]  of that next step, in which row i has the
+                                               token of row i + 1 and the hidden state of row i
+
+A result:
+
+    stage, error       how far it came, and what stopped it
+    release, class     of SGLang
+    config             the configuration as SGLang holds it
+    aux_layer_ids      the ids that SGLang hands to the target, null for its default
+    parameters         shape, dtype, elements and written elements of each parameter
+    unwritten          parameters of which load_weights wrote nothing
+    partly_written     parameters of which it wrote only a part
+    not_consumed       checkpoint tensors whose values it did not read
+    target_token_ids   the target's id of each draft token (`hot_token_id`), null if there is no map
+    embedding, head    whose is used: "target", "target embedding" or "checkpoint"
+    dead_parameters    parameters that no output depends on
+    stubs              packages replaced by stubs that were imported
+"""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import Any
+
+import jobs
+import sglang_engine as engine  # before the rest: it makes SGLang importable
+
+# isort: split
+import torch
+from observe import ConsumptionWatch, ParameterWatch, dead_parameters
+from safetensors.torch import load_file, save_file
+from sglang.srt.configs.device_config import DeviceConfig
+from sglang.srt.configs.load_config import LoadConfig
+from sglang.srt.configs.model_config import ModelConfig
+from sglang.srt.model_loader.loader import DefaultModelLoader
+from sglang.srt.server_args import ServerArgs
+
+
+def load(job: jobs.Job, result: jobs.Result) -> None:
+    drafter = str(job["drafter"])
+    result.update(engine="sglang", release=engine.RELEASE, drafter=drafter)
+
+    result["stage"] = "server arguments"
+    arguments = engine.server_arguments(
+        job["target"],
+        dtype=job.get("dtype", "auto"),
+        speculative_algorithm="EAGLE3",
+        speculative_draft_model_path=drafter,
+        speculative_num_steps=3,
+        speculative_eagle_topk=1,
+        speculative_num_draft_tokens=4,
+    )
+    engine.start_process_groups()
+
+    result["stage"] = "configuration"
+    config = ModelConfig.from_server_args(arguments, model_path=drafter, is_draft_model=True)
+    result["config"] = config.hf_config.to_dict()
+    result["dtype"] = str(config.dtype).removeprefix("torch.")
+    result["aux_layer_ids"] = aux_layer_ids(arguments, config)
+    engine.start_data_parallel_attention(arguments, config)
+
+    result["stage"] = "class"
+    draft_class = engine.model_class(config)
+    result["class"] = engine.qualified_name(draft_class)
+
+    result["stage"] = "construction"
+    model = load_watched(draft_class, config, result)
+
+    if "inputs" in job:
+        result["stage"] = "sharing with the target"
+        tensors = load_file(job["inputs"])
+        share_with_target(model, config, {**target_weights(job), **tensors}, result)
+        result["stage"] = "forward"
+        outputs = forward(model, config, tensors, result)
+        if "outputs" in job:
+            save_file(outputs, job["outputs"])
+    result["stubs"] = sorted(engine.stub_finder.served)
+
+
+def aux_layer_ids(arguments: ServerArgs, config: ModelConfig) -> list[int] | None:
+    """The ids that SGLang hands to the target's `set_eagle3_layers_to_capture`."""
+    try:
+        from sglang.srt.model_executor.model_runner_components.spec_aux_hidden_state import (
+            resolve_spec_aux_hidden_state_config,
+        )
+        from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+    except ImportError:
+        # Older releases do it in the constructor of ModelRunner, in these words.
+        try:
+            return config.hf_config.eagle_config["eagle_aux_hidden_state_layer_ids"]
+        except Exception:
+            return None
+    resolved = resolve_spec_aux_hidden_state_config(
+        server_args=arguments,
+        model_config=ModelConfig.from_server_args(arguments),
+        spec_algorithm=SpeculativeAlgorithm.from_string("EAGLE3"),
+        is_draft_worker=False,
+    )
+    return resolved.eagle_aux_hidden_state_layer_ids
+
+
+def load_watched(draft_class: type[torch.nn.Module], config: ModelConfig, result: jobs.Result) -> torch.nn.Module:
+    """Load with SGLang's loader, watching what `load_weights` reads and writes."""
+    original = draft_class.load_weights
+
+    def watched(model: torch.nn.Module, weights: Any, *args: Any, **kwargs: Any) -> Any:
+        result["stage"] = "load_weights"
+        parameters, consumption = ParameterWatch(model), ConsumptionWatch()
+        parameters.begin()
+        try:
+            with consumption:
+                return original(model, consumption.watched(weights), *args, **kwargs)
+        finally:
+            report_loading(model, parameters.report(), consumption, result)
+            parameters.restore_unwritten()
+
+    draft_class.load_weights = watched
+    model = DefaultModelLoader(LoadConfig()).load_model(model_config=config, device_config=DeviceConfig("cpu"))
+    result["stage"] = "loaded"
+    return model
+
+
+def report_loading(
+    model: torch.nn.Module,
+    parameters: dict[str, dict[str, Any]],
+    consumption: ConsumptionWatch,
+    result: jobs.Result,
+) -> None:
+    target_token_ids = getattr(model, "hot_token_id", None)
+    result.update(
+        parameters=parameters,
+        unwritten=[name for name, seen in parameters.items() if seen["written"] == 0],
+        partly_written=[name for name, seen in parameters.items() if 0 < seen["written"] < seen["elements"]],
+        not_consumed=consumption.not_consumed(),
+        target_token_ids=None if target_token_ids is None else target_token_ids.tolist(),
+    )
+
+
+def target_weights(job: jobs.Job) -> dict[str, torch.Tensor]:
+    """The target's embedding and head, where the job names the file that holds them."""
+    if "target_weights" not in job:
+        return {}
+    tensors = load_file(Path(job["target_weights"]))
+    names = {"embed_tokens": "model.embed_tokens.weight", "lm_head": "lm_head.weight"}
+    return {ours: tensors[theirs] for ours, theirs in names.items() if theirs in tensors}
+
+
+def share_with_target(
+    model: torch.nn.Module,
+    config: ModelConfig,
+    tensors: dict[str, torch.Tensor],
+    result: jobs.Result,
+) -> None:
+    """Share the target's weights as `init_lm_head` of SGLang's EAGLE worker does.
+
+    Its condition is written out here; the methods it calls are the model's own.
+    """
+
+    def parameter(name: str) -> torch.nn.Parameter | None:
+        if name not in tensors:
+            return None
+        return torch.nn.Parameter(tensors[name].to(config.dtype), requires_grad=False)
+
+    embedding, head = parameter("embed_tokens"), parameter("lm_head")
+    if getattr(model, "load_lm_head_from_target", False):
+        model.set_embed_and_head(embedding, head)
+    else:
+        model.set_embed(embedding)
+
+    owner = {id(head): "target", id(embedding): "target embedding"}
+    result["head"] = owner.get(id(model.lm_head.weight), "checkpoint")
+    used = model.model.embed_tokens.weight
+    result["embedding"] = "target" if used is embedding else "checkpoint"
+
+
+def forward(
+    model: torch.nn.Module,
+    config: ModelConfig,
+    tensors: dict[str, torch.Tensor],
+    result: jobs.Result,
+) -> dict[str, torch.Tensor]:
+    """A draft prefill over the given states, and one more step from each of its rows."""
+    engine.replace_kernels(model)
+    input_ids, positions = tensors["input_ids"], tensors["positions"]
+    states = tensors["aux_hidden_states"].to(config.dtype)
+    projected: list[torch.Tensor] = []  # the states as they enter the first layer
+
+    def prefill() -> tuple[torch.Tensor, torch.Tensor]:
+        return draft(model, input_ids, positions, states)
+
+    hook = model.model.fc.register_forward_hook(lambda module, args, out: projected.append(out))
+    logits, fed_back = prefill()
+    hook.remove()
+    result["dead_parameters"] = dead_parameters(model, prefill)
+
+    # The model takes states of its own width as they are, so one pass can hold the prefill's rows
+    # and after them those of the next step, each of which sees the prefill up to its own row.
+    rows = len(input_ids)
+    next_logits, _ = draft(
+        model,
+        torch.cat([input_ids, input_ids[1:]]),
+        torch.cat([positions, positions[1:]]),
+        torch.cat([projected[0], fed_back[:-1]]),
+        attention_mask=next_step_mask(rows),
+    )
+    return {
+        "logits": logits.contiguous(),
+        "hidden_states": fed_back.contiguous(),
+        "next_logits": next_logits[rows:].contiguous(),
+    }
+
+
+def draft(
+    model: torch.nn.Module,
+    input_ids: torch.Tensor,
+    positions: torch.Tensor,
+    states: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits, and the hidden states that SGLang keeps for the next step."""
+    batch = engine.ForwardBatch(spec_info=types.SimpleNamespace(hidden_states=states), attention_mask=attention_mask)
+    no_logprobs = engine.ForwardBatch(extend_return_logprob=False)
+    with torch.no_grad():
+        to_head, [fed_back] = model.model(input_ids, positions, batch)
+        logits = model.logits_processor._get_logits(to_head, model.lm_head, no_logprobs)
+    return logits, fed_back
+
+
+def next_step_mask(rows: int) -> torch.Tensor:
+    """Who sees whom: a causal prefill of `rows`, then a next step of all rows but the last."""
+    causal = torch.ones(rows, rows, dtype=torch.bool).tril()
+    mask = torch.zeros(2 * rows - 1, 2 * rows - 1, dtype=torch.bool)
+    mask[:rows, :rows] = causal
+    mask[rows:, :rows] = causal[:-1]
+    mask[rows:, rows:] = torch.eye(rows - 1, dtype=torch.bool)
+    return mask
+
+
+if __name__ == "__main__":
+    jobs.main(load, __doc__)
+    engine.finish()
