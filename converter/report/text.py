@@ -225,7 +225,8 @@ class Printer:
             self.console.print(line, soft_wrap=True)
 
     def _line(self, text: str, style: str = "") -> None:
-        self.console.print(Text(clean(text), style))
+        """One line, not cut: paths stay whole for copying."""
+        self.console.print(Text(clean(text), style), soft_wrap=True)
 
 
 def clean(text: str) -> str:

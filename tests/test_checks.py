@@ -1,0 +1,263 @@
+"""Faults in real drafters, one change each: the exact finding, OUT absent, IN unchanged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from converter.errors import InputError
+from converter.pipeline import Request, validate
+from tests.support import DRAFTERS, TARGET, codes, copy_of, errors, run
+
+Edit = Callable[[dict[str, Any]], None]
+
+
+def put(name: str, value: Any) -> Edit:
+    def edit(document: dict[str, Any]) -> None:
+        node = document
+        *parents, last = name.split("/")
+        for parent in parents:
+            node = node[parent]
+        node[last] = value
+
+    return edit
+
+
+def drop(*names: str) -> Edit:
+    def edit(document: dict[str, Any]) -> None:
+        for name in names:
+            *parents, last = name.split("/")
+            node = document
+            for parent in parents:
+                node = node[parent]
+            del node[last]
+
+    return edit
+
+
+LAYER = "transformer_layer_config"
+
+FAULTS: list[tuple[str, str, Edit | None, Edit | None, list[str]]] = [
+    # what, drafter, config, tensors, error codes
+    ("a tensor nobody knows", "a_plain", None, put("adapter.weight", torch.ones(4)), ["T101"]),
+    ("a second spelling", "a_plain", None, put("midlayer.mlp.up_proj.weight", torch.ones(192, 64)), ["T101"]),
+    ("no final norm", "a_plain", None, drop("norm.weight"), ["T103"]),
+    ("no head", "a_plain", None, drop("lm_head.weight"), ["T103"]),
+    ("flag without tensor", "a_plain", put("norm_before_fc", True), None, ["T103"]),
+    ("flag without tensors", "a_plain", put("fc_norm", True), None, ["T103"]),
+    ("tensor without flag", "c_nbfc", put("norm_before_fc", False), None, ["T105"]),
+    ("a layer that the config does not count", "e_2layers", put(f"{LAYER}/num_hidden_layers", 1), None, ["C203"]),
+    ("qwen3 called llama", "f_qwen3", put(f"{LAYER}/model_type", "llama"), None, ["T105"]),
+    ("bias without flag", "j_attnbias", put(f"{LAYER}/attention_bias", False), None, ["T105"]),
+    ("q of a plain layer", "a_plain", None, put("layers.0.self_attn.q_proj.weight", torch.ones(64, 64)), ["T104"]),
+    ("doubled k rows", "a_plain", None, put("layers.0.self_attn.k_proj.weight", torch.ones(64, 128)), ["T104"]),
+    ("another head_dim", "i_rope_headdim", put(f"{LAYER}/head_dim", 16), None, ["T104"]),
+    ("integers for weights", "a_plain", None, put("norm.weight", torch.ones(64, dtype=torch.int8)), ["T106"]),
+    ("a point twice", "a_plain", put("eagle_aux_hidden_state_layer_ids", [1, 3, 3]), None, ["A101"]),
+    ("a point past the end", "a_plain", put("eagle_aux_hidden_state_layer_ids", [1, 3, 7]), None, ["A102"]),
+    ("a negative point", "a_plain", put("eagle_aux_hidden_state_layer_ids", [-1, 3, 5]), None, ["A102"]),
+    ("two points for three states", "a_plain", put("eagle_aux_hidden_state_layer_ids", [1, 3]), None, ["A103"]),
+    ("fc of four states", "a_plain", None, put("fc.weight", torch.ones(64, 256)), ["A103"]),
+    ("fc of a wider target", "a_plain", None, put("fc.weight", torch.ones(64, 200)), ["A103"]),
+    ("no vocab_size", "a_plain", drop(f"{LAYER}/vocab_size"), None, ["C202"]),
+    ("no layer config", "a_plain", drop(LAYER), None, ["C202"]),
+    ("text for a number", "a_plain", put(f"{LAYER}/hidden_size", "64"), None, ["C203"]),
+    ("zero layers", "a_plain", put(f"{LAYER}/num_hidden_layers", 0), None, ["C203"]),
+    ("vocabulary 0", "a_plain", put(f"{LAYER}/vocab_size", 0), None, ["C203"]),
+    ("one for true", "a_plain", put("norm_output", 1), None, ["C203"]),
+    ("an unknown kind of layer", "a_plain", put(f"{LAYER}/model_type", "mamba"), None, ["C203"]),
+    ("a huge number", "a_plain", put(f"{LAYER}/hidden_size", 10**18), None, ["C203"]),
+    ("ids that are no list", "a_plain", put("eagle_aux_hidden_state_layer_ids", 3), None, ["C203"]),
+    ("rope by layer type", "a_plain", put(f"{LAYER}/rope_parameters", {"full_attention": {}}), None, ["C203"]),
+    ("another activation", "a_plain", put(f"{LAYER}/hidden_act", "gelu"), None, ["K113"]),
+    ("mlp bias without tensors", "a_plain", put(f"{LAYER}/mlp_bias", True), None, ["T103"]),
+    ("a drafter of another kind", "a_plain", put("speculators_model_type", "dflash"), None, ["F112"]),
+    ("another vocabulary", "a_plain", put(f"{LAYER}/vocab_size", 600), None, ["C211", "T104", "V206"]),
+]
+
+
+@pytest.mark.parametrize(("name", "config", "tensors", "expected"), [f[1:] for f in FAULTS], ids=[f[0] for f in FAULTS])
+def test_fault(name: str, config: Edit | None, tensors: Edit | None, expected: list[str], tmp_path: Path) -> None:
+    source = copy_of(name, tmp_path / "in", config, tensors)
+    before = {p.name: p.read_bytes() for p in source.iterdir()}
+    report = run(source, tmp_path / "out")
+    assert errors(report) == expected
+    assert report.outcome == "refused"
+    assert [p.name for p in tmp_path.iterdir()] == ["in"]
+    assert {p.name: p.read_bytes() for p in source.iterdir()} == before
+
+
+HEALTHY: list[tuple[str, str, Edit | None, Edit | None, list[str]]] = [
+    # what looks like a fault and is none, with the warnings and notes that it may raise
+    ("training leftovers", "a_plain", None, put("verifier_norm.weight", torch.ones(64)), []),
+    ("no embedding", "a_plain", None, drop("embed_tokens.weight"), []),
+    ("no release", "a_plain", drop("speculators_version"), None, []),
+    ("a key of a newer trainer", "a_plain", put("brand_new", {"a": 1}), None, ["C204"]),
+    ("dtypes mixed", "a_plain", None, put("norm.weight", torch.ones(64)), ["T107"]),
+    ("old name of the class", "a_plain", put("architectures", ["Eagle3Speculator"]), None, []),
+    ("no flags, as before 0.5", "a_plain", drop("norm_before_fc", "norm_output", "fc_norm"), None, []),
+    ("no bos and eos", "a_plain", drop(f"{LAYER}/bos_token_id", f"{LAYER}/eos_token_id"), None, []),
+    ("window that only qwen3 forgets", "a_plain", put(f"{LAYER}/use_sliding_window", True), None, []),
+    ("float32 drafter", "a_plain", put("dtype", "float32"), None, ["K115"]),
+    ("a shorter context", "a_plain", put(f"{LAYER}/max_position_embeddings", 512), None, ["C214"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "tensors", "expected"), [f[1:] for f in HEALTHY], ids=[f[0] for f in HEALTHY]
+)
+def test_no_fault(name: str, config: Edit | None, tensors: Edit | None, expected: list[str], tmp_path: Path) -> None:
+    report = run(copy_of(name, tmp_path / "in", config, tensors), tmp_path / "out")
+    assert report.outcome == "converted"
+    assert codes(report) == expected
+
+
+def test_an_unknown_tensor_may_be_left_out(tmp_path: Path) -> None:
+    source = copy_of("a_plain", tmp_path / "in", tensors=put("adapter.weight", torch.ones(4)))
+    report = run(source, tmp_path / "out", allow=("T101",))
+    assert report.outcome == "converted"
+    assert report.plan is not None
+    assert list(report.plan.dropped) == ["adapter.weight"]
+
+
+def test_every_input_tensor_is_accounted_for(tmp_path: Path) -> None:
+    source = copy_of("e_2layers", tmp_path / "in", tensors=put("verifier_lm_head.weight", torch.ones(512, 64)))
+    report = run(source, tmp_path / "out")
+    assert report.plan is not None and report.source is not None
+    used = {t.source for t in report.plan.tensors} | set(report.plan.dropped)
+    assert used == set(report.source.checkpoint.tensors)
+
+
+def test_the_width_of_fc_is_explained(tmp_path: Path) -> None:
+    report = run(copy_of("a_plain", tmp_path / "in", tensors=put("fc.weight", torch.ones(64, 256))), tmp_path / "out")
+    [finding] = [f for f in report.findings if f.code == "A103"]
+    assert finding.message == "fc takes 4 states of width 64, the config names 3"
+    assert finding.expected == "[64, 192] = [H, 3 capture points x target hidden 64]"
+
+
+def test_a_shape_is_explained(tmp_path: Path) -> None:
+    edit = put("layers.0.self_attn.q_proj.weight", torch.ones(64, 64))
+    report = run(copy_of("a_plain", tmp_path / "in", tensors=edit), tmp_path / "out")
+    [finding] = [f for f in report.findings if f.code == "T104"]
+    assert (finding.found, finding.expected) == ("[64, 64]", "[64, 128] = [heads x head_dim, 2 H]")
+
+
+def test_aux_replaces_what_the_config_states(tmp_path: Path) -> None:
+    report = run(DRAFTERS / "a_plain", tmp_path / "out", aux=(2, 3, 4))
+    assert codes(report) == ["A106"]
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 2, 3]
+    assert config["eagle_aux_hidden_state_layer_ids"] == [2, 3, 4]
+    assert codes(run(DRAFTERS / "a_plain", tmp_path / "out2", aux=(1, 3, 5))) == []
+
+
+# --- targets --------------------------------------------------------------------------------------------------
+
+
+def target(tmp_path: Path, **changes: Any) -> Path:
+    config = json.loads((TARGET / "config.json").read_text()) | changes
+    folder = tmp_path / "target"
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"hidden_size": 128}, ["C210"]),
+        ({"vocab_size": 600}, ["C211"]),
+        ({"num_hidden_layers": 4}, ["A102"]),
+        ({"num_hidden_layers": 5}, ["K122"]),
+        ({"architectures": ["MadeUpForCausalLM"]}, ["C212", "K120"]),
+        ({"architectures": ["Qwen3ForCausalLM"]}, ["C212"]),
+        ({"architectures": ["Gemma3ForCausalLM"]}, ["C212", "K124"]),
+        ({"max_position_embeddings": 131072}, ["C214"]),
+    ],
+)
+def test_target(changes: dict[str, Any], expected: list[str], tmp_path: Path) -> None:
+    assert codes(run(DRAFTERS / "a_plain", tmp_path / "out", target=target(tmp_path, **changes))) == expected
+
+
+def test_a_multimodal_wrapper_is_read_through(tmp_path: Path) -> None:
+    inner = json.loads((TARGET / "config.json").read_text())
+    folder = tmp_path / "target"
+    folder.mkdir()
+    wrapper = {"architectures": ["KimiK25ForConditionalGeneration"], "text_config": inner}
+    (folder / "config.json").write_text(json.dumps(wrapper))
+    report = run(DRAFTERS / "a_plain", tmp_path / "out", target=folder / "config.json")
+    assert report.target.layers == 6
+    assert report.plan is not None
+    assert report.plan.layer_ids == (3, 1, 5)  # literal, because the first listed is not 1
+
+
+def test_a_target_that_is_none(tmp_path: Path) -> None:
+    for changes in ({"architectures": None}, {"num_hidden_layers": None}):
+        with pytest.raises(InputError) as caught:
+            run(DRAFTERS / "a_plain", tmp_path / "out", target=target(tmp_path, **changes))
+        assert caught.value.finding.code == "F113"
+
+
+def test_without_a_target_the_drafter_s_own_record_is_used(tmp_path: Path) -> None:
+    report = run(DRAFTERS / "a_plain", tmp_path / "out", target=None)
+    assert report.outcome == "converted"
+    assert report.target.architecture == "LlamaForCausalLM"
+    bare = copy_of("a_plain", tmp_path / "in", drop("speculators_config"))
+    assert errors(run(bare, tmp_path / "out2", target=None)) == ["K120"]
+    assert run(bare, tmp_path / "out3", target=None, target_arch="LlamaForCausalLM").outcome == "converted"
+
+
+def test_the_context_limit_sets_the_variable_that_sglang_asks_for(tmp_path: Path) -> None:
+    from converter.report.document import launch_lines
+
+    short = run(DRAFTERS / "a_plain", tmp_path / "a", target=target(tmp_path, max_position_embeddings=131072))
+    assert launch_lines(short)[0]["environment"] == {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
+    assert launch_lines(run(DRAFTERS / "a_plain", tmp_path / "b"))[0]["environment"] == {}
+
+
+# --- releases of speculators ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "points"),
+    [("0.9.0", (2, 4, 5)), ("0.5.0", (2, 4, 5)), ("0.4.0.1", (3, 5, 6)), ("0.3.0", (3, 5, 6)), ("0.2.0", (2, 4, 5))],
+)
+def test_default_points_by_release(version: str, points: tuple[int, ...], tmp_path: Path) -> None:
+    """0.3.0 to 0.4.0.1 wrote no ids and captured one layer later than the ids that their default names."""
+
+    def age(config: dict[str, Any]) -> None:
+        config["speculators_version"] = version
+        config["eagle_aux_hidden_state_layer_ids"] = None
+
+    source = copy_of("a_plain", tmp_path / "in", age)
+    report = run(source, tmp_path / "out", target=target(tmp_path, num_hidden_layers=8))
+    assert report.drafter is not None
+    assert report.drafter.spec.capture_points == points
+    assert codes(report) == ["A105"]
+
+
+def test_no_sliding_before_0_7(tmp_path: Path) -> None:
+    def age(config: dict[str, Any]) -> None:
+        config["speculators_version"] = "0.6.0"
+        config[LAYER] |= {"layer_types": ["sliding_attention"], "sliding_window": 64}
+
+    report = validate(Request(source=str(copy_of("a_plain", tmp_path / "in", age)), target=TARGET))
+    assert report.drafter is not None
+    assert report.drafter.spec.layer_windows == (None,)
+
+
+def test_every_field_says_where_it_came_from(tmp_path: Path) -> None:
+    source = copy_of("a_plain", tmp_path / "in", drop("norm_output", f"{LAYER}/head_dim"))
+    report = run(source, tmp_path / "out", aux=(1, 3, 5))
+    assert report.drafter is not None
+    origins = report.drafter.spec.origins
+    assert origins["hidden_size"].how == "stated"
+    assert origins["norm_output"].how == "default"
+    assert origins["head_dim"].how == "derived"
+    assert origins["capture_points"].how == "given"
+    assert origins["fc_bias"].how == "fixed"

@@ -1,0 +1,246 @@
+"""The commands as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from converter.report.explain import GROUPS, SECTIONS, catalogue, markdown
+from tests.support import DRAFTERS, SAMPLE, TARGET, copy_of
+
+ROOT = Path(__file__).parent.parent
+
+
+def eagle3(*args: object, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "converter", *map(str, args)]
+    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def imported(*args: object) -> set[str]:
+    """Modules that a run of the command imports."""
+    code = f"import sys; sys.argv = ['eagle3', *{list(map(str, args))!r}]\nimport converter.cli\n"
+    code += "try: converter.cli.main()\nexcept SystemExit: pass\nprint('\\n'.join(sys.modules), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    return set(done.stderr.split())
+
+
+def test_help_imports_little() -> None:
+    modules = imported("convert", "--help")
+    assert not modules & {"numpy", "torch", "rich", "yaml", "jsonschema", "packaging", "xxhash", "huggingface_hub"}
+    assert len(modules) < 250
+
+
+def test_a_conversion_without_sample_imports_no_torch(tmp_path: Path) -> None:
+    modules = imported("convert", DRAFTERS / "a_plain", tmp_path / "out")
+    assert (tmp_path / "out" / "config.json").exists()
+    assert not modules & {"torch", "safetensors", "jsonschema", "huggingface_hub"}
+
+
+def test_a_conversion_works_where_torch_is_not_installed(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class No:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] == 'torch': raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, No())\n"
+        "import importlib.util as u\n"
+        "real = u.find_spec\n"
+        "u.find_spec = lambda name, package=None: None if name == 'torch' else real(name, package)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "converter", "convert", str(DRAFTERS / "a_plain"), str(tmp_path / "out")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    command[-1] = str(tmp_path / "out2")
+    done = subprocess.run(
+        [*command, "--sample", str(SAMPLE)], env=environment, capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 2
+    assert "pip install 'eagle3-convert[torch]'" in done.stderr
+    assert not (tmp_path / "out2").exists()
+
+
+def test_the_summary_fits_a_screen_and_ends_with_the_launch_command(tmp_path: Path) -> None:
+    done = eagle3("convert", DRAFTERS / "g_aux024", tmp_path / "out", "--target", TARGET, "--sample", SAMPLE)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 30
+    assert lines[0] == "Converted."
+    assert "embedding, layer 2, layer 4  ->  eagle_config ids -1, 1, 3   (stated in config)" in done.stdout
+    assert "accuracy 50.1%" in done.stdout
+    command = done.stdout.split("Serve it:\n")[1].replace("\\\n", " ").split()
+    assert command[:3] == ["python", "-m", "sglang.launch_server"]
+    assert command[3:] == [
+        "--model-path", str(TARGET), "--speculative-algorithm", "EAGLE3",
+        "--speculative-draft-model-path", str(tmp_path / "out"), "--speculative-num-steps", "3",
+        "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4",
+    ]  # fmt: skip
+    assert not any(line != line.rstrip() for line in lines)
+
+
+def test_steps_come_from_the_trainer_s_proposal(tmp_path: Path) -> None:
+    def propose(config: dict) -> None:  # type: ignore[type-arg]
+        config["speculators_config"]["proposal_methods"][0]["speculative_tokens"] = 5
+
+    done = eagle3("convert", copy_of("a_plain", tmp_path / "in", propose), tmp_path / "out", "--json")
+    command = json.loads(done.stdout)["launch"][0]["command"]
+    assert command[command.index("--speculative-num-steps") + 1] == "5"
+    assert command[command.index("--speculative-num-draft-tokens") + 1] == "6"
+
+
+def test_a_refusal_says_what_why_and_where_it_works(tmp_path: Path) -> None:
+    done = eagle3("convert", DRAFTERS / "l_defaults", tmp_path / "out")
+    assert done.returncode == 1
+    assert done.stdout.startswith("Not converted: sglang 0.5.23 cannot compute this drafter.\n\nerror K103  ")
+    assert "vllm >= 0.10.1" in done.stdout
+    assert done.stdout.endswith("\n1 error, 0 warnings. Nothing was written.\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_json_on_stdout_and_text_on_stderr(tmp_path: Path) -> None:
+    done = eagle3("convert", DRAFTERS / "b_nbr", tmp_path / "out", "--json", "--report", tmp_path / "r.json")
+    assert done.returncode == 1
+    report = json.loads(done.stdout)
+    assert report["outcome"] == "refused"
+    assert [f["code"] for f in report["findings"]] == ["K103"]
+    assert "Not converted" in done.stderr
+    assert json.loads((tmp_path / "r.json").read_text()) == report
+
+
+def test_a_missing_input(tmp_path: Path) -> None:
+    done = eagle3("convert", "org/name@main", tmp_path / "out")
+    assert done.returncode == 3
+    assert "hf download org/name" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert json.loads(eagle3("convert", "nowhere", tmp_path / "out", "--json").stdout)["exit_code"] == 3
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--engine", "tgi"], "no rules for engine"),
+        (["--aux", "embed,x"], "is no capture point"),
+        (["--allow", "Z999"], "no such finding"),
+        (["--min-accuracy", "0.5"], "needs --sample"),
+        (["--min-accuracy", "50"], "is not in the range"),
+        (["--report", "report.docx"], "written as .json"),
+        (["--no-such-option"], "No such option"),
+        (["--sample", str(SAMPLE), "--device", "abacus"], "--device abacus"),
+    ],
+)
+def test_usage(args: list[str], words: str, tmp_path: Path) -> None:
+    done = eagle3("convert", DRAFTERS / "a_plain", tmp_path / "out", *args)
+    assert done.returncode == 2, done.stdout
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_out_may_not_be(tmp_path: Path) -> None:
+    source = copy_of("a_plain", tmp_path / "in")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    for out, words in (
+        (source, "is or holds IN"),
+        (source / "out", "lies inside IN"),
+        (tmp_path, "is or holds IN"),
+        (tmp_path / "mine", "exists"),
+    ):
+        done = eagle3("convert", source, out)
+        assert done.returncode == 2
+        assert words in done.stderr
+    assert "has no seal" in eagle3("convert", source, tmp_path / "mine", "--force").stderr
+    assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
+    assert sorted(p.name for p in source.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_force_replaces_only_what_this_tool_wrote(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert eagle3("convert", DRAFTERS / "a_plain", out).returncode == 0
+    assert eagle3("convert", DRAFTERS / "c_nbfc", out).returncode == 2
+    assert eagle3("convert", DRAFTERS / "c_nbfc", out, "--force").returncode == 0
+    assert json.loads((out / "config.json").read_text())["norm_before_fc"] is True
+    (out / "notes.txt").write_text("mine")
+    done = eagle3("convert", DRAFTERS / "a_plain", out, "--force")
+    assert done.returncode == 2
+    assert "notes.txt" in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_converting_the_output_again_is_explained(tmp_path: Path) -> None:
+    eagle3("convert", DRAFTERS / "a_plain", tmp_path / "out")
+    done = eagle3("convert", tmp_path / "out", tmp_path / "out2")
+    assert done.returncode == 3
+    assert "was written by eagle3-convert" in done.stderr
+
+
+def test_validate() -> None:
+    done = eagle3("validate", DRAFTERS / "a_plain", "--engine", "sglang>=0.5.22", "--target", TARGET)
+    assert done.returncode == 0
+    assert re.search(r"sglang 0\.5\.23 +works after conversion", done.stdout)
+    assert "eagle3-convert " in done.stdout
+    refused = eagle3("validate", DRAFTERS / "l_defaults")
+    assert refused.returncode == 1
+    assert re.search(r"sglang 0\.5\.23 +cannot", refused.stdout)
+
+
+def test_validate_without_a_target(tmp_path: Path) -> None:
+    source = copy_of("a_plain", tmp_path / "in", lambda config: config.pop("speculators_config"))
+    assert re.search(r"sglang 0\.5\.23 +unknown", eagle3("validate", source).stdout)
+
+
+def test_validate_scores_the_sample() -> None:
+    done = eagle3("validate", DRAFTERS / "f_qwen3", "--target", TARGET, "--sample", SAMPLE, "--json")
+    scores = json.loads(done.stdout)["proof"]["scores"]
+    assert scores["rows"][0] == 672
+    assert scores["right"][0] == 336
+
+
+def test_hostile_names_are_shown_as_escapes(tmp_path: Path) -> None:
+    import torch
+
+    def add(tensors: dict) -> None:  # type: ignore[type-arg]
+        tensors["\x1b[31mred\u202e[bold]"] = torch.ones(1)
+
+    done = eagle3("convert", copy_of("a_plain", tmp_path / "in", tensors=add), tmp_path / "out")
+    assert done.returncode == 1
+    assert "\x1b" not in done.stdout and "\u202e" not in done.stdout
+    assert "\\u001b[31mred\\u202e[bold]" in done.stdout
+
+
+# --- findings -----------------------------------------------------------------------------------------------
+
+
+def raised_codes() -> set[str]:
+    text = "\n".join(p.read_text() for p in (ROOT / "converter").rglob("*.py"))
+    return set(re.findall(r'"([FTVACKNSH][0-9]{3})"', text))
+
+
+def test_every_code_is_explained_and_every_explanation_has_its_code() -> None:
+    assert set(catalogue()) == raised_codes()
+
+
+@pytest.mark.parametrize("code", sorted(catalogue()))
+def test_explain(code: str) -> None:
+    entry = catalogue()[code]
+    assert code[0] in GROUPS
+    assert set(entry) <= {"title", "severity", *SECTIONS}
+    assert {"title", "severity", "means"} <= set(entry)
+
+
+def test_explain_in_the_terminal() -> None:
+    done = eagle3("explain", "k103")
+    assert done.returncode == 0
+    assert done.stdout.startswith("K103  norm_before_residual is not honoured  (error)\n")
+    assert eagle3("explain", "K999").returncode == 2
+
+
+def test_docs_findings_is_generated() -> None:
+    assert (ROOT / "docs" / "findings.md").read_text() == markdown()

@@ -1,0 +1,291 @@
+"""The forward pass against what speculators' own model computed for the same weights and states."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from converter.drafter.drafter import Drafter
+from converter.drafter.spec import Rope
+from converter.errors import InputError, UsageError
+from converter.forward.model import DraftModel
+from converter.forward.prove import choose_device, prove
+from converter.forward.rope import NotComputable, frequencies
+from converter.forward.sample import embeddings, read_sample
+from converter.forward.weights import weights_of
+from converter.pipeline import Request, validate
+from tests.support import DATA, DRAFTERS, NAMES, SAMPLE, TARGET, copy_of, errors, run
+
+CPU = torch.device("cpu")
+
+
+@functools.cache
+def drafter(name: str) -> Drafter:
+    report = validate(Request(source=str(DRAFTERS / name), target=TARGET))
+    assert report.drafter is not None
+    return report.drafter
+
+
+@functools.cache
+def logits(name: str) -> list[list[torch.Tensor]]:
+    """Of every sequence of the sample, steps 0 to 2."""
+    it = drafter(name)
+    weights = weights_of(it.spec, it.checkpoint, it.tensors, CPU)
+    model = DraftModel(it.spec, weights)
+    result = []
+    for sequence in read_sample(SAMPLE, it.spec).sequences:
+        embeds = embeddings(sequence, weights["embed_tokens.weight"], CPU)
+        assert embeds is not None
+        states = torch.cat([sequence.state(p) for p in it.spec.capture_points], dim=-1)
+        result.append(model.run(embeds, states, 3))
+    return result
+
+
+@functools.cache
+def recorded(name: str) -> dict[str, torch.Tensor]:
+    return load_file(DATA / "expected" / f"{name}.safetensors")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_the_trainer_s(name: str) -> None:
+    for step, ours in enumerate(logits(name)[0]):
+        theirs = recorded(name)[f"s0.draft_logits_step{step}"]
+        ours = ours if step == 0 else ours[::4]
+        assert ours.shape == theirs.shape
+        assert float((ours - theirs).abs().max()) < 1e-3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_choices_are_the_trainer_s_at_every_position(name: str) -> None:
+    for k, steps in enumerate(logits(name)):
+        for step, ours in enumerate(steps):
+            assert torch.equal(ours.argmax(-1), recorded(name)[f"s{k}.draft_argmax_step{step}"])
+
+
+def accuracy_of_record(name: str) -> list[float]:
+    """What follows from the recorded choices, computed apart from the code under test."""
+    sample = load_file(SAMPLE)
+    d2t = load_file(DRAFTERS / name / "model.safetensors").get("d2t", torch.zeros(512, dtype=torch.int64))
+    right, rows = [0, 0, 0], [0, 0, 0]
+    for k in range(4):
+        ok = None
+        for step in range(3):
+            choice = recorded(name)[f"s{k}.draft_argmax_step{step}"]
+            hit = choice + d2t[choice] == sample[f"s{k}.target_greedy_next"][1 + step :]
+            ok = hit if ok is None else ok[: len(hit)] & hit
+            mask = sample[f"s{k}.loss_mask"][1 + step :].bool()
+            right[step] += int((ok & mask).sum())
+            rows[step] += int(mask.sum())
+    return [a / b for a, b in zip(right, rows, strict=True)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_accuracy_follows_from_the_trainer_s_choices(name: str) -> None:
+    it = drafter(name)
+    proof = prove(it, None, read_sample(SAMPLE, it.spec), CPU, None)
+    assert proof.scores is not None
+    assert proof.scores.rows[0] == 672
+    assert list(proof.scores.accuracy) == accuracy_of_record(name)
+
+
+def test_blocks_of_queries_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = logits("e_2layers")[0]
+    monkeypatch.setattr("converter.forward.model._QUERY_BLOCK", 7)
+    logits.cache_clear()
+    for a, b in zip(logits("e_2layers")[0], expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=0)
+    logits.cache_clear()
+
+
+def test_a_window_hides_what_lies_before_it() -> None:
+    """A window as long as the text changes nothing; with a window of 1, a row sees itself alone."""
+    from dataclasses import replace
+
+    it = drafter("a_plain")
+    weights = weights_of(it.spec, it.checkpoint, it.tensors, CPU)
+    sequence = read_sample(SAMPLE, it.spec).sequences[0]
+    embeds = weights["embed_tokens.weight"][sequence.tokens][:12]
+    states = torch.cat([sequence.state(p) for p in it.spec.capture_points], dim=-1)[:12]
+
+    def run_with(window: int | None, start: int = 0) -> torch.Tensor:
+        model = DraftModel(replace(it.spec, layer_windows=(window,)), weights)
+        return model.run(embeds[start:], states[start:], 1)[0]
+
+    torch.testing.assert_close(run_with(None), run_with(11))
+    alone = run_with(1)
+    assert not torch.allclose(alone, run_with(None))
+    # Rope is relative, so a row that sees itself alone does not know where it stands.
+    torch.testing.assert_close(alone[5:], run_with(1, start=5), atol=1e-5, rtol=0)
+
+
+# --- the story in small: trained on the embedding, layer 2 and layer 4, ids lost --------------------------
+
+
+def without_ids(tmp_path: Path) -> Path:
+    return copy_of("g_aux024", tmp_path / "in", lambda config: config.pop("eagle_aux_hidden_state_layer_ids"))
+
+
+def test_the_trained_wiring_scores_what_it_was_trained_to(tmp_path: Path) -> None:
+    report = run(without_ids(tmp_path), tmp_path / "out", aux=(0, 2, 4), sample=SAMPLE)
+    assert report.outcome == "converted"
+    assert report.proof is not None and report.proof.scores is not None
+    assert report.proof.scores.right[0] == 337  # of 672: 50.1 %
+    assert report.proof.level == "agreement"
+
+
+def test_another_wiring_scores_less_and_min_accuracy_stops_it(tmp_path: Path) -> None:
+    report = run(without_ids(tmp_path), tmp_path / "out", aux=(1, 3, 5), sample=SAMPLE, min_accuracy=0.48)
+    assert errors(report) == ["N101"]
+    assert report.proof is not None and report.proof.scores is not None
+    assert round(report.proof.scores.accuracy[0], 3) == 0.455
+    assert not (tmp_path / "out").exists()
+    passed = run(without_ids(tmp_path / "b"), tmp_path / "out", aux=(1, 3, 5), sample=SAMPLE, min_accuracy=0.45)
+    assert passed.outcome == "converted"
+
+
+def test_lost_ids_on_a_shallow_target_are_not_guessed(tmp_path: Path) -> None:
+    """The default 2, L//2, L-3 repeats on 6 layers; without the target it is not even known."""
+    source = without_ids(tmp_path)
+    assert errors(run(source, tmp_path / "out")) == ["A101"]
+    assert errors(run(source, tmp_path / "out", target=None, target_arch="LlamaForCausalLM")) == ["A104"]
+
+
+def test_points_out_of_order_are_put_in_order(tmp_path: Path) -> None:
+    """Points 5, 1, 3 with fc's blocks in that order are the same drafter; engines capture in layer order."""
+
+    def shuffle(tensors: dict) -> None:  # type: ignore[type-arg]
+        for name in ("fc.weight", "input_norm.weight"):
+            if name in tensors:
+                a, b, c = tensors[name].chunk(3, dim=-1)
+                tensors[name] = torch.cat([c, a, b], dim=-1).contiguous()
+
+    def reorder(config: dict) -> None:  # type: ignore[type-arg]
+        config["eagle_aux_hidden_state_layer_ids"] = [5, 1, 3]
+
+    report = run(copy_of("c_nbfc", tmp_path / "in", reorder, shuffle), tmp_path / "out", sample=SAMPLE)
+    assert report.outcome == "converted"
+    assert report.plan is not None and report.plan.layer_ids == (0, 2, 4)
+    assert {t.name for t in report.plan.changed} == {"fc.weight", "input_norm.weight"}
+    written, trained = (
+        load_file(tmp_path / "out" / "model.safetensors"),
+        load_file(DRAFTERS / "c_nbfc" / "model.safetensors"),
+    )
+    for name in ("fc.weight", "input_norm.weight"):
+        assert torch.equal(written[name], trained[name])
+
+
+def test_norms_of_states_follow_their_points(tmp_path: Path) -> None:
+    def shuffle(tensors: dict) -> None:  # type: ignore[type-arg]
+        a, b, c = tensors["fc.weight"].chunk(3, dim=-1)
+        tensors["fc.weight"] = torch.cat([c, a, b], dim=-1).contiguous()
+        norms = [tensors[f"fc_norm.{j}.weight"] for j in (2, 0, 1)]
+        tensors |= {f"fc_norm.{j}.weight": norm.clone() for j, norm in enumerate(norms)}
+
+    def reorder(config: dict) -> None:  # type: ignore[type-arg]
+        config["eagle_aux_hidden_state_layer_ids"] = [5, 1, 3]
+
+    report = run(copy_of("d_fcnorm_normout", tmp_path / "in", reorder, shuffle), tmp_path / "out", sample=SAMPLE)
+    assert report.outcome == "converted"
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    trained = load_file(DRAFTERS / "d_fcnorm_normout" / "model.safetensors")
+    for name in ("fc.weight", "fc_norm.0.weight", "fc_norm.1.weight", "fc_norm.2.weight"):
+        assert torch.equal(written[name], trained[name])
+
+
+def test_an_embedding_trained_further_is_seen_on_the_sample(tmp_path: Path) -> None:
+    """SGLang replaces it by the target's; point 0 of the sample shows that they differ."""
+
+    def train(tensors: dict) -> None:  # type: ignore[type-arg]
+        tensors["embed_tokens.weight"] = (tensors["embed_tokens.weight"].float() * 1.5).bfloat16()
+
+    report = run(copy_of("a_plain", tmp_path / "in", tensors=train), tmp_path / "out", sample=SAMPLE)
+    assert errors(report) == ["N102"]
+    assert "uses the target's embedding" in report.findings[0].message
+
+
+def test_a_drafter_without_embedding_is_run_on_point_0(tmp_path: Path) -> None:
+    def drop(tensors: dict) -> None:  # type: ignore[type-arg]
+        del tensors["embed_tokens.weight"]
+
+    report = run(copy_of("a_plain", tmp_path / "in", tensors=drop), tmp_path / "out", sample=SAMPLE)
+    assert report.outcome == "converted"
+    assert report.proof is not None and report.proof.scores is not None
+    assert list(report.proof.scores.accuracy) == accuracy_of_record("a_plain")
+
+
+# --- samples that do not fit --------------------------------------------------------------------------------
+
+
+def refused_sample(tmp_path: Path, edit, metadata=None) -> str:  # type: ignore[no-untyped-def]
+    from safetensors.torch import save_file
+
+    tensors = {k: v for k, v in load_file(SAMPLE).items() if k.startswith("s0.")}
+    edit(tensors)
+    save_file(tensors, tmp_path / "s.safetensors", metadata)
+    with pytest.raises(InputError) as caught:
+        run(DRAFTERS / "a_plain", tmp_path / "out", sample=tmp_path / "s.safetensors")
+    assert not (tmp_path / "out").exists()
+    return caught.value.finding.code
+
+
+def test_no_sample(tmp_path: Path) -> None:
+    assert refused_sample(tmp_path, lambda t: t.pop("s0.hidden_states")) == "F120"
+    assert refused_sample(tmp_path, lambda t: t.pop("s0.loss_mask")) == "F120"
+    assert refused_sample(tmp_path, lambda t: t.update({"s0.loss_mask": t["s0.loss_mask"][:-1].clone()})) == "F120"
+    assert refused_sample(tmp_path, lambda t: None, {"capture_points": "0 1"}) == "F120"
+
+
+def test_a_sample_of_another_target(tmp_path: Path) -> None:
+    narrow = lambda t: t.update({"s0.hidden_states": t["s0.hidden_states"][..., :32].contiguous()})  # noqa: E731
+    assert refused_sample(tmp_path, narrow) == "F121"
+    assert refused_sample(tmp_path, lambda t: t["s0.input_ids"].fill_(600)) == "F121"
+
+
+def test_a_sample_without_a_point_of_the_drafter(tmp_path: Path) -> None:
+    some = lambda t: t.update({"s0.hidden_states": t["s0.hidden_states"][:4].clone()})  # noqa: E731
+    assert refused_sample(tmp_path, some, {"capture_points": "0 1 2 4"}) == "F122"
+
+
+def test_nothing_to_score_is_no_pass(tmp_path: Path) -> None:
+    assert refused_sample(tmp_path, lambda t: t["s0.loss_mask"].fill_(0)) == "F123"
+
+
+# --- rope and device ------------------------------------------------------------------------------------------
+
+YARN = {"factor": 4.0, "original_max_position_embeddings": 64}
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize(("kind", "parameters"), [("linear", {"factor": 2.0}), ("llama3", LLAMA3), ("yarn", YARN)])
+def test_scaled_rope(kind: str, parameters: dict[str, float]) -> None:
+    """Landmarks of each kind: fast dimensions are kept, slow ones stretched by the factor (linear: all)."""
+    plain, _ = frequencies(Rope(10000.0), 64)
+    scaled, factor = frequencies(Rope(10000.0, kind, tuple(parameters.items())), 64)
+    stretch = plain / scaled
+    assert stretch[-1] == pytest.approx(parameters["factor"], rel=1e-5)
+    assert stretch[0] == pytest.approx(2.0 if kind == "linear" else 1.0, rel=1e-5)
+    assert bool((stretch[1:] >= stretch[:-1] - 1e-5).all())
+    assert factor == pytest.approx(1.1386294 if kind == "yarn" else 1.0)
+
+
+def test_rope_that_is_not_known_is_not_proved(tmp_path: Path) -> None:
+    with pytest.raises(NotComputable):
+        frequencies(Rope(1e4, "longrope"), 64)
+
+    def dynamic(config: dict) -> None:  # type: ignore[type-arg]
+        config["transformer_layer_config"]["rope_parameters"] |= {"rope_type": "dynamic", "factor": 2.0}
+
+    source = copy_of("a_plain", tmp_path / "in", dynamic)
+    assert errors(run(source, tmp_path / "out", sample=SAMPLE)) == ["N104"]
+    assert run(source, tmp_path / "out").outcome == "converted"
+
+
+def test_devices() -> None:
+    assert choose_device("cpu").type == "cpu"
+    assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    with pytest.raises(UsageError):
+        choose_device("abacus")

@@ -1,0 +1,61 @@
+"""Tensor name patterns in both directions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from converter.drafter.layout import expected_tensors
+from converter.rules import loading
+from converter.rules.engine import all_releases
+from converter.rules.names import match, translate, translate_back
+from tests.test_forward import drafter
+
+TABLE = {"mid.{i}.x": "layers.{i}.x", "later.{i+}.y": "layers.{i+}.y", "plain": "other"}
+
+
+@given(st.integers(0, 999_999))
+def test_there_and_back(i: int) -> None:
+    assert translate(TABLE, f"mid.{i}.x") == f"layers.{i}.x"
+    assert translate_back(TABLE, f"layers.{i}.x") == [f"mid.{i}.x"]
+    assert translate(TABLE, f"later.{i}.y") == (f"layers.{i}.y" if i else None)
+
+
+@given(st.text(max_size=30))
+def test_a_pattern_fits_only_its_own_form(name: str) -> None:
+    found = match("a.{i}.b", name)
+    if found is not None:
+        assert name == f"a.{found['i']}.b"
+        assert str(int(found["i"])) == found["i"]
+
+
+@pytest.mark.parametrize("name", ["mid.01.x", "mid..x", "mid.-1.x", "mid.1.xx", "amid.1.x", "mid.1.x\n", "mid.٣.x"])
+def test_what_fits_nothing(name: str) -> None:
+    assert translate(TABLE, name) is None
+
+
+def test_dots_are_no_wildcards() -> None:
+    assert match("a.b", "aXb") is None
+
+
+@pytest.mark.parametrize("release", ["0.5.9", "0.5.23"])
+def test_every_written_name_reads_back_as_what_it_is(release: str) -> None:
+    [engine] = [e for e in all_releases("sglang") if e.release == release]
+    for canonical in [*expected_tensors(drafter("d_fcnorm_normout").spec), "d2t"]:
+        name = engine.names_for(canonical)
+        if name is not None:
+            assert translate(engine.rules["tensors"], name) == canonical
+
+
+def test_no_two_tensors_share_a_name() -> None:
+    for engine in all_releases("sglang"):
+        spec = drafter("e_2layers").spec
+        names = [engine.names_for(c) for c in expected_tensors(spec)]
+        given_names = [n for n in names if n is not None]
+        assert len(given_names) == len(set(given_names))
+
+
+def test_canonical_names_of_the_dialect_are_its_own() -> None:
+    for theirs, canonical in loading.load("dialects", "speculators")["tensors"].items():
+        assert theirs == canonical
