@@ -26,6 +26,7 @@ from converter.drafter.vocab import VocabularyMap, decide
 from converter.errors import InputError, OutputError, UsageError
 from converter.findings import Finding, error, judge, stops
 from converter.plan import Plan, TensorPlan, make_plan
+from converter.rules.behaviours import EMBEDDINGS
 from converter.rules.dialect import Dialect, DialectReading, read, recognise
 from converter.rules.engine import EngineRelease, nested, resolve
 from converter.rules.fields import lookup
@@ -395,9 +396,8 @@ def _engine_side(
 
     view = engine.view(config, list(checkpoint.tensors), target, plan.launch)
     assert view.spec is not None
-    replaced = engine.rules["embedding"] == "target_unless_widths_differ"
-    same_width = view.spec.target_hidden_size == view.spec.hidden_size
-    return EngineSide(str(engine), view.spec, checkpoint, view.received, replaced and same_width)
+    replaced = EMBEDDINGS[engine.rules["embedding"]](view.spec.target_hidden_size, view.spec.hidden_size)
+    return EngineSide(str(engine), view.spec, checkpoint, view.received, replaced)
 
 
 def _prove(report: Report, engine: EngineSide | None) -> None:

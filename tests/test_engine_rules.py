@@ -57,6 +57,19 @@ def test_every_release_reads_and_writes_every_field() -> None:
         assert set(FIELDS) - written <= {"qkv_bias", "qk_norm", "layer_windows"}
 
 
+def test_defaults_use_only_fields_that_were_read_before() -> None:
+    rules = [engine.rules["read"] for name in loading.names("engines") for engine in all_releases(name)]
+    rules += [loading.load("dialects", name)["fields"] for name in loading.names("dialects")]
+    for fields in rules:
+        for field, rule in fields.items():
+            for default in (rule.get("default"), rule.get("fixed")):
+                used = (
+                    [v for k, v in default.items() if k in ("same_as", "quotient")] if isinstance(default, dict) else []
+                )
+                for name in [u for v in used for u in (v if isinstance(v, list) else [v])]:
+                    assert FIELDS.index(name) < FIELDS.index(field)
+
+
 @pytest.mark.parametrize("name", ["a_plain", "c_nbfc", "d_fcnorm_normout", "e_2layers", "g_aux024", "h_fullvocab"])
 def test_what_is_written_reads_back(name: str) -> None:
     engine = resolve("sglang")[0]

@@ -217,6 +217,18 @@ def test_a_drafter_without_embedding_is_run_on_point_0(tmp_path: Path) -> None:
     assert list(report.proof.scores.accuracy) == accuracy_of_record("a_plain")
 
 
+def test_values_that_are_no_numbers_are_no_proof(tmp_path: Path) -> None:
+    """A NaN compares as neither more nor less than any tolerance."""
+
+    def spoil(tensors: dict) -> None:  # type: ignore[type-arg]
+        tensors["norm.weight"][3] = float("nan")
+
+    report = run(copy_of("a_plain", tmp_path / "in", tensors=spoil), tmp_path / "out", sample=SAMPLE)
+    assert errors(report) == ["N103"]
+    assert report.proof is not None and report.proof.level == "none"
+    assert not (tmp_path / "out").exists()
+
+
 # --- samples that do not fit --------------------------------------------------------------------------------
 
 

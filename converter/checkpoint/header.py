@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from converter.checkpoint.jsonfile import no_duplicates
+from converter.checkpoint.jsonfile import parse, shortened, unreadable
 from converter.errors import InputError
 from converter.findings import error
 
 MAX_HEADER = 100_000_000  # safetensors' own limit, bytes
+_MAX_ELEMENTS = 1 << 64  # safetensors counts them in 64 bits
 
 # Bits per element, by the names that safetensors 0.8.0 writes.
 DTYPE_BITS: Mapping[str, int] = {
@@ -63,15 +64,14 @@ def read_header(path: Path) -> Header:
         with path.open("rb") as file:
             return _parse(path, file, os.fstat(file.fileno()).st_size)
     except OSError as problem:
-        raise InputError(
-            error("F100", f"cannot read {path}: {problem.strerror or problem}", where=str(path))
-        ) from problem
+        raise unreadable(path, problem) from problem
 
 
 def _parse(path: Path, file: BinaryIO, size: int) -> Header:
-    first = file.read(8)
+    first = file.read(9)
     _refuse_other_formats(path, first, size)
-    length = int.from_bytes(first, "little")
+    file.seek(8)
+    length = int.from_bytes(first[:8], "little")
     if length > min(size - 8, MAX_HEADER):
         cut = "" if length > MAX_HEADER else "; the download may have been cut short"
         raise InputError(
@@ -90,13 +90,12 @@ def _parse(path: Path, file: BinaryIO, size: int) -> Header:
 def parse_header(text: bytes, data_size: int, data_start: int, where: str) -> Header:
     """Check the JSON of a header against `data_size`, the bytes that follow it."""
 
-    def bad(what: str, code: str = "F104", **rest: Any) -> InputError:
-        return InputError(error(code, f"damaged safetensors header: {what}", where=where, **rest))
+    def bad(what: str, code: str = "F104", *, expected: str = "", **rest: Any) -> InputError:
+        message = f"damaged safetensors header: {shortened(what)}"
+        return InputError(error(code, message, where=where, expected=shortened(expected), **rest))
 
     try:
-        document = json.loads(text, object_pairs_hook=no_duplicates)
-    except RecursionError as problem:
-        raise bad("JSON nested too deeply") from problem
+        document = parse(text)
     except ValueError as problem:
         raise bad(str(problem)) from problem
     if not isinstance(document, dict):
@@ -135,9 +134,12 @@ def _tensor(name: str, entry: Any, bad: Any) -> TensorInfo:
         raise bad(f"{name} has the shape {shape!r}")
     if not (isinstance(offsets, list) and len(offsets) == 2 and all(_count(n) for n in offsets)):
         raise bad(f"{name} has the offsets {offsets!r}")
-    bits = DTYPE_BITS[dtype]
+    elements = 1
     for n in shape:
-        bits *= n
+        elements *= n
+        if elements >= _MAX_ELEMENTS:
+            raise bad(f"{name} has the impossible shape {shape!r}")
+    bits = elements * DTYPE_BITS[dtype]
     if bits % 8 or bits // 8 != offsets[1] - offsets[0]:
         raise bad(
             f"{name} does not fill its bytes",
@@ -161,8 +163,10 @@ def _refuse_other_formats(path: Path, first: bytes, size: int) -> None:
                 fix=("git lfs pull    (in the clone), or download the repository with: hf download",),
             )
         )
-    if len(first) < 8 or first[:2] == b"PK" or first[:1] == b"\x80":
-        kind = "a PyTorch pickle" if first[:2] == b"PK" or first[:1] == b"\x80" else f"only {size} bytes long"
+    # The length of a header may begin with the same bytes, but then a JSON object follows it.
+    pickle = (first[:2] == b"PK" or first[:1] == b"\x80") and first[8:] != b"{"
+    if len(first) < 8 or pickle:
+        kind = "a PyTorch pickle" if pickle else f"only {size} bytes long"
         raise InputError(
             error(
                 "F101",

@@ -1,8 +1,10 @@
-"""JSON files of a checkpoint folder, read strictly: no duplicate keys, no NaN, bounded in size."""
+"""JSON of a checkpoint, read strictly: UTF-8, no duplicate keys, no NaN or infinity, bounded in size."""
 
 from __future__ import annotations
 
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ from converter.errors import InputError
 from converter.findings import error
 
 MAX_BYTES = 64_000_000  # an index of a million tensors is about this long
+_MAX_MESSAGE = 300  # characters: what a stranger's file says must not flood the terminal
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -18,28 +22,48 @@ def read_object(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
     except OSError as problem:
-        raise InputError(
-            error("F100", f"cannot read {path}: {problem.strerror or problem}", where=str(path))
-        ) from problem
+        raise unreadable(path, problem) from problem
     try:
         if len(text) > MAX_BYTES:
             raise ValueError(f"larger than {MAX_BYTES:,} bytes")
-        document = json.loads(text, object_pairs_hook=no_duplicates, parse_constant=_no_constant)
+        document = parse(text)
         if not isinstance(document, dict):
             raise ValueError("it holds no JSON object")
-    except RecursionError as problem:
-        raise _not_json(path, "it is nested too deeply") from problem
     except ValueError as problem:
         raise _not_json(path, str(problem)) from problem
     return document
 
 
+def unreadable(path: Path, problem: OSError) -> InputError:
+    return InputError(error("F100", f"cannot read {path}: {problem.strerror or problem}", where=str(path)))
+
+
 def _not_json(path: Path, what: str) -> InputError:
-    return InputError(error("F110", f"cannot make sense of {path.name}: {what}", where=str(path)))
+    return InputError(error("F110", f"cannot make sense of {path.name}: {shortened(what)}", where=str(path)))
 
 
-def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """For json.loads: a key given twice is an error, not the last one silently."""
+def parse(text: bytes) -> Any:
+    """The JSON value in `text`; ValueError for whatever strict parsers refuse, though Python's own would not."""
+    try:
+        document = json.loads(
+            text.decode(),
+            object_pairs_hook=_no_duplicates,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+            parse_int=_integer,
+        )
+        if _SURROGATE.search(text):  # half a pair is no character and could not be written out again
+            json.dumps(document, ensure_ascii=False).encode()
+    except RecursionError as problem:
+        raise ValueError("it is nested too deeply") from problem
+    return document
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= _MAX_MESSAGE else text[:_MAX_MESSAGE] + "..."
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document: dict[str, Any] = {}
     for key, value in pairs:
         if key in document:
@@ -50,3 +74,14 @@ def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(f"{number} is out of range")
+    return value
+
+
+def _integer(number: str) -> int | float:
+    return -0.0 if number == "-0" else int(number)  # no integer to safetensors' parser either

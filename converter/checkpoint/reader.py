@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from converter.checkpoint.header import TensorInfo, read_header
-from converter.checkpoint.jsonfile import read_object
+from converter.checkpoint.jsonfile import read_object, unreadable
 from converter.errors import InputError
 from converter.findings import error
 
@@ -39,7 +39,11 @@ class Stamp:
 
     @classmethod
     def of(cls, path: Path) -> Stamp:
-        stat = path.stat()
+        """Raises InputError F100 where `path` cannot be looked at."""
+        try:
+            stat = path.stat()
+        except OSError as problem:
+            raise unreadable(path, problem) from problem
         return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
@@ -68,8 +72,8 @@ class Checkpoint:
         self.tensors: dict[str, StoredTensor] = {}
         self._stamps = {}
         for file in files:
-            header = read_header(file)
             self._stamps[file] = Stamp.of(file)
+            header = read_header(file)
             self.metadata[file.name] = header.metadata
             for name, info in sorted(header.tensors.items(), key=lambda item: item[1].start):
                 if name in self.tensors:
@@ -91,7 +95,7 @@ class Checkpoint:
     def read(self, name: str, index: int | None = None) -> NDArray[np.generic]:
         """The values of tensor `name`, or of its part `index` along the first axis (bf16 and fp8 as their bits).
 
-        Raises InputError F103 where the file has fewer bytes than its header said.
+        Raises InputError: F100 unreadable, F105 a dtype narrower than a byte, F109 the file has become shorter.
         """
         import numpy as np
 
@@ -101,11 +105,16 @@ class Checkpoint:
             raise InputError(error("F105", f"{name} has the packed dtype {tensor.info.dtype}", where=tensor.file.name))
         offset, size, shape = tensor.offset, tensor.info.nbytes, tensor.info.shape
         if index is not None:
+            if not (shape and 0 <= index < shape[0]):
+                raise IndexError(f"{name} {list(shape)} has no part {index}")
             size, shape = size // shape[0], shape[1:]
             offset += index * size
-        with tensor.file.open("rb") as file:
-            file.seek(offset)
-            data = file.read(size)
+        try:
+            with tensor.file.open("rb") as file:
+                file.seek(offset)
+                data = file.read(size)
+        except OSError as problem:
+            raise unreadable(tensor.file, problem) from problem
         if len(data) != size:
             raise self._changed(tensor.file)
         return np.frombuffer(data, dtype=dtype).reshape(shape)
@@ -115,7 +124,7 @@ class Checkpoint:
         for file, stamp in self._stamps.items():
             try:
                 same = Stamp.of(file) == stamp
-            except OSError:
+            except InputError:
                 same = False
             if not same:
                 raise self._changed(file)
@@ -140,9 +149,11 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """
     if path.is_file():
         return Checkpoint([path], sharded=False)
+    if not path.exists():
+        raise InputError(error("F100", f"{path} does not exist", where=str(path), fix=("check the path",)))
     index, single = path / INDEX, path / SINGLE
-    found = sorted(p for p in path.glob("*.safetensors") if p.is_file() or p.is_symlink())
-    if index.exists():
+    found = sorted(p for p in path.glob("*.safetensors") if p.is_file() or not p.exists())  # links to nothing too
+    if os.path.lexists(index):
         return _open_shards(path, index, found)
     if single in found:
         return Checkpoint([single], sharded=False)
@@ -163,13 +174,13 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 def _open_shards(folder: Path, index: Path, found: list[Path]) -> Checkpoint:
     weight_map = read_object(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
+    if not (isinstance(weight_map, dict) and weight_map and all(isinstance(v, str) for v in weight_map.values())):
         raise InputError(error("F108", f"{INDEX} has no weight_map of tensor to file", where=str(index)))
     names = sorted(set(weight_map.values()))
     for name in names:
         if Path(name).name != name or name in ("", ".", ".."):
             raise InputError(error("F108", f"{INDEX} names a file outside the folder: {name!r}", where=str(index)))
-    missing = [name for name in names if not (folder / name).is_file()]
+    missing = [name for name in names if not os.path.isfile(folder / name)]  # noqa: PTH113 - false for impossible names
     if missing:
         raise InputError(
             error(
@@ -210,7 +221,7 @@ def _open_shards(folder: Path, index: Path, found: list[Path]) -> Checkpoint:
 def _no_weights(path: Path) -> InputError:
     inner = [p for p in path.iterdir() if p.is_dir() and any(p.glob("*.safetensors"))] if path.is_dir() else []
     if inner:
-        newest = max(inner, key=lambda p: max(f.stat().st_mtime for f in p.glob("*.safetensors")))
+        newest = max(inner, key=lambda p: max(f.lstat().st_mtime for f in p.glob("*.safetensors")))
         names = sorted((p.name for p in inner), key=lambda n: (len(n), n))
         return InputError(
             error(

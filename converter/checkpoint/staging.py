@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import hashlib
 import os
 import secrets
 import shutil
@@ -21,6 +22,7 @@ from converter.errors import OutputError
 
 _STAGING = ".eagle3-staging-"
 _OLD = ".eagle3-old-"
+_TOKEN = 6  # random bytes of a hidden name
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2  # linux/fs.h
 _AT_FDCWD = -100
 
@@ -35,7 +37,7 @@ class Staging:
         while True:
             self.folder = self.out.parent / _hidden_name(self.out, _STAGING)
             self.folder.mkdir()
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(_Held):
                 self._lock = _lock(self.folder)
                 if self.folder.exists():
                     break
@@ -48,7 +50,7 @@ class Staging:
 
     def __exit__(self, *_: object) -> None:
         if not self._committed:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            _remove(self.folder)
         _unlock(self._lock)
 
     def commit(self, replace: bool) -> None:
@@ -59,7 +61,7 @@ class Staging:
         for file in self.folder.iterdir():
             _sync(file)
         _sync(self.folder)
-        if replace and self.out.exists():
+        if replace and os.path.lexists(self.out):
             self._replace()
         else:
             try:
@@ -78,16 +80,17 @@ class Staging:
             if problem.errno not in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
                 raise
         else:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            _remove(self.folder)
             return
         aside = self.out.parent / _hidden_name(self.out, _OLD)
-        self.out.rename(aside)
         try:
+            self.out.rename(aside)
             self.folder.rename(self.out)
-        except OSError:
-            aside.rename(self.out)
+        except BaseException:  # an interrupt too
+            if os.path.lexists(aside) and not os.path.lexists(self.out):
+                aside.rename(self.out)
             raise
-        shutil.rmtree(aside, ignore_errors=True)
+        _remove(aside)
 
 
 def recover(out: Path) -> None:
@@ -95,47 +98,74 @@ def recover(out: Path) -> None:
     if not out.parent.is_dir():
         return
     for aside in _leftovers(out, _OLD):
-        if out.exists():
-            shutil.rmtree(aside, ignore_errors=True)
+        if os.path.lexists(out):
+            _remove(aside)
         else:
             aside.rename(out)
     for folder in _leftovers(out, _STAGING):
-        with contextlib.suppress(OSError):  # locked: its owner is alive
+        if folder.is_symlink() or not folder.is_dir():  # an old OUT that was exchanged but not yet removed
+            _remove(folder)
+            continue
+        with contextlib.suppress(_Held, OSError):  # its owner is alive, or another user
             lock = _lock(folder)
             if lock is not None:
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
                 _unlock(lock)
 
 
 def _leftovers(out: Path, kind: str) -> Iterator[Path]:
     prefix = f".{_short(out)}{kind}"
-    yield from sorted(p for p in out.parent.iterdir() if p.name.startswith(prefix) and p.is_dir())
+    yield from sorted(
+        p for p in out.parent.iterdir() if p.name.startswith(prefix) and len(p.name) == len(prefix) + 2 * _TOKEN
+    )
 
 
 def _hidden_name(out: Path, kind: str) -> str:
-    return f".{_short(out)}{kind}{secrets.token_hex(6)}"
+    return f".{_short(out)}{kind}{secrets.token_hex(_TOKEN)}"
 
 
 def _short(out: Path) -> str:
-    """OUT's name, cut so that the hidden name stays within 255 bytes (whole characters only)."""
-    return os.fsencode(out.name)[:200].decode(errors="ignore")
+    """OUT's name; one that is too long for a hidden name (255 bytes) is cut and told from others by a digest."""
+    name = os.fsencode(out.name)
+    if len(name) <= 200:
+        return out.name
+    return name[:180].decode(errors="ignore") + hashlib.sha256(name).hexdigest()[:16]
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder with what it holds, or a link or file itself; what cannot be removed stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+class _Held(Exception):
+    """The folder is another run's, or already gone."""
 
 
 def _lock(folder: Path) -> int | None:
-    """An exclusive lock on `folder`, released by the kernel when its holder dies; OSError where it is held.
+    """An exclusive lock on `folder`, released by the kernel when its holder dies; raises _Held.
 
-    None on Windows, which has no folder locks: there, staging folders of other runs are left alone.
+    None on Windows and on file systems that have no folder locks (NFS): there, staging folders of other runs
+    are left alone.
     """
     try:
         import fcntl
     except ImportError:
         return None
-    fd = os.open(folder, os.O_RDONLY)
+    try:
+        fd = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError as problem:
+        raise _Held from problem
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as problem:
         os.close(fd)
-        raise
+        if isinstance(problem, (BlockingIOError, PermissionError)):
+            raise _Held from problem
+        return None
     return fd
 
 

@@ -83,11 +83,11 @@ def convert_command(out: Path, force: bool, dry_run: bool, no_digest: bool, **op
     It appears whole, after every check has passed, or not at all; IN is never changed.
     """
     show = _Show(options)
-    request = _request(options, out=out, force=force, dry_run=dry_run, digest=not no_digest)
 
     def run() -> Report:
         from converter.pipeline import convert
 
+        request = _request(options, out=out, force=force, dry_run=dry_run, digest=not no_digest)
         return convert(request, show.progress)
 
     show.run(run, "converted")
@@ -99,12 +99,11 @@ def convert_command(out: Path, force: bool, dry_run: bool, no_digest: bool, **op
 def validate_command(**options: Any) -> None:
     """Check the drafter DRAFTER and say for each engine whether it can be served."""
     show = _Show(options)
-    request = _request(options)
 
     def run() -> Report:
         from converter.pipeline import validate
 
-        return validate(request)
+        return validate(_request(options))
 
     show.run(run, "validated")
 
@@ -129,25 +128,28 @@ def _request(options: dict[str, Any], **more: Any) -> Request:
 
     unknown = [code for code in options["allow"] if code not in known_codes()]
     if unknown:
-        _fail(2, f"--allow {unknown[0]}: there is no such finding")
-    try:
-        aux = parse_points(options["aux"]) if options["aux"] else None
-    except UsageError as problem:
-        _fail(2, str(problem))
+        raise UsageError(f"--allow {unknown[0]}: there is no such finding")
     return Request(
         source=options["source"],
         engines=options["engines"] or ("sglang",),
         target=options["target"],
         target_arch=options["target_arch"],
-        aux=aux,
+        aux=parse_points(options["aux"]) if options["aux"] else None,
         sample=options["sample"],
         device=options["device"],
         min_accuracy=options["min_accuracy"],
         allow=options["allow"],
         strict=options["strict"],
-        command=(Path(sys.argv[0]).name, *sys.argv[1:]),
+        command=_command(),
         **more,
     )
+
+
+def _command() -> tuple[str, ...]:
+    """What the user typed, without the folder of the program."""
+    program = Path(sys.argv[0]).name
+    words = ("python", "-m", "converter") if program == "__main__.py" else (program,)
+    return (*words, *sys.argv[1:])
 
 
 class _Show:
@@ -160,11 +162,11 @@ class _Show:
         self._quiet: bool = options["quiet"]
 
     def run(self, work: Callable[[], Report], method: str) -> None:
-        from converter.errors import Eagle3Error
+        from converter.errors import Eagle3Error, UsageError
 
-        if self._file is not None and self._file.suffix != ".json":
-            _fail(2, f"--report {self._file}: reports are written as .json")
         try:
+            if self._file is not None and self._file.suffix != ".json":
+                raise UsageError(f"--report {self._file}: reports are written as .json")
             with _interruptible():
                 report = work()
             self._write(report)

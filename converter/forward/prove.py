@@ -101,7 +101,7 @@ def prove(
     to_target = _target_ids(drafter.vocab, device)
     right, rows = [0] * STEPS, [0] * STEPS
     difference: float | None = None
-    embedding_gap = 0.0
+    embedding_gap, finite = 0.0, True
     for sequence in sample.sequences:
         embeds = embeddings(sequence, own_rows, device)
         assert embeds is not None
@@ -113,9 +113,12 @@ def prove(
             gap = max((_largest(a - b) for a, b in zip(logits, engine_logits, strict=True)), default=0.0)
             difference = max(difference or 0.0, gap)
             logits = engine_logits
+        finite = finite and all(bool(step.isfinite().all()) for step in logits)
         _score(sequence, logits, to_target, right, rows)
+    if not finite:
+        return Proof("none", None, None, 0, str(device), "", (_not_finite(),))
     findings = []
-    if engine is not None and difference is not None and not difference <= TOLERANCE:
+    if engine is not None and difference is not None and difference > TOLERANCE:
         findings.append(_disagrees(engine, difference, embedding_gap))
     scores = Scores(tuple(right), tuple(rows))
     if min_accuracy is not None and scores.accuracy[0] < min_accuracy:
@@ -163,7 +166,8 @@ def _score(
 
 
 def _largest(gap: Tensor) -> float:
-    return float(gap.abs().max()) if gap.numel() else 0.0
+    """The largest absolute value, 0 of nothing; what is not a number counts as infinite."""
+    return float(gap.abs().nan_to_num(float("inf")).max()) if gap.numel() else 0.0
 
 
 def _not_proved(what: str, device: torch.device) -> Proof:
@@ -173,6 +177,16 @@ def _not_proved(what: str, device: torch.device) -> Proof:
         why="without it nothing is proved; convert without --sample to go on unproved",
     )
     return Proof("none", None, None, 0, str(device), "", (finding,))
+
+
+def _not_finite() -> Finding:
+    return error(
+        "N103",
+        "the drafter computes values that are no numbers on this sample",
+        where="logits",
+        found="NaN or infinity",
+        why="a weight or a state of the sample is NaN or infinite, or overflows; no draft token means anything then",
+    )
 
 
 def _disagrees(engine: EngineSide, difference: float, embedding_gap: float) -> Finding:

@@ -126,9 +126,10 @@ class Printer:
     def _next(self, report: Report) -> None:
         if report.proof is not None and report.proof.level != "none":
             return
-        again = shlex.join([*report.request.command[:1], report.request.source, str(report.request.out)])
+        typed = report.request.command or ("eagle3-convert", report.request.source, str(report.request.out))
+        again = [*(word for word in typed if word != "--force"), "--force", "--sample", "SAMPLE.safetensors"]
         self._line("\nNOT PROVED: nothing was run. Give tokens with the target's hidden states:", "yellow")
-        self.console.print(Text(clean(f"  {again} --force --sample SAMPLE.safetensors")), soft_wrap=True)
+        self._line(f"  {shlex.join(again)}")
 
     def _plan(self, report: Report) -> None:
         assert report.plan

@@ -4,6 +4,7 @@ READERS     config node -> value of a spec field            (`how:` of a field t
 DEFAULTS    other fields -> value of an absent field         (`default:` and `fixed:`)
 WRITERS     spec field -> value of a config key              (`how:` of a key that is written)
 LAUNCH      spec field <-> value of a launch option          (`launch:` of a field)
+EMBEDDINGS  whose embedding an engine runs a drafter with  (`embedding:` of an engine)
 All are total: a value that they cannot take raises Unreadable with what was expected.
 """
 
@@ -178,22 +179,21 @@ POINTS: Mapping[str, Callable[[int], tuple[int, ...]]] = {
 }
 
 
+DEFAULTS: Mapping[str, Callable[[Any, Values, int | None], Any]] = {
+    "same_as": lambda field, values, layers: values[field],
+    "quotient": lambda fields, values, layers: max(values[fields[0]] // values[fields[1]], 1),
+    "rope_theta": lambda theta, values, layers: Rope(float(theta)),
+    "full_attention": lambda _, values, layers: (None,) * values["num_hidden_layers"],
+    "points": lambda name, values, layers: None if layers is None else POINTS[name](layers),
+}
+
+
 def default_value(default: Any, values: Values, layers: int | None) -> Any:
-    """A literal, or what a one-key mapping computes from other fields; None where that is unknown."""
+    """A literal, or what a one-key mapping computes from earlier fields; None where that is unknown."""
     if not isinstance(default, dict):
         return default
     [(name, argument)] = default.items()
-    if name == "same_as":
-        return values[argument]
-    if name == "quotient":
-        return max(values[argument[0]] // values[argument[1]], 1)
-    if name == "rope_theta":
-        return Rope(float(argument))
-    if name == "full_attention":
-        return (None,) * values["num_hidden_layers"]
-    if name == "points":
-        return None if layers is None else POINTS[argument](layers)
-    raise AssertionError(f"no default behaviour {name!r}")
+    return DEFAULTS[name](argument, values, layers)
 
 
 # --- writing ------------------------------------------------------------------------------------------------
@@ -215,7 +215,17 @@ WRITERS: Mapping[str, Callable[[Any], Any]] = {
     "rope_scaling": _rope_scaling,
     "rope_parameters": lambda rope: _thawed(rope.as_parameters()),
     "count": len,
+    "layer_types": lambda windows: _sliding(
+        windows, ["full_attention" if w is None else "sliding_attention" for w in windows]
+    ),
+    "sliding_window": lambda windows: _sliding(windows, max((w for w in windows if w is not None), default=None)),
+    "use_sliding_window": lambda windows: _sliding(windows, True),
 }
+
+
+def _sliding(windows: tuple[int | None, ...], value: Any) -> Any:
+    """What transformers writes of sliding windows: nothing where no layer has one."""
+    return value if any(w is not None for w in windows) else None
 
 
 @dataclass(frozen=True)
@@ -237,3 +247,9 @@ def _left_reach_to_window(reach: Any, values: Values) -> tuple[int | None, ...]:
 
 
 LAUNCH: Mapping[str, Launch] = {"left_reach": Launch(_window_to_left_reach, _left_reach_to_window)}
+
+# Whether an engine takes the target's embedding in place of the drafter's own: (target width, drafter width) -> bool.
+EMBEDDINGS: Mapping[str, Callable[[int, int], bool]] = {
+    "target_unless_widths_differ": lambda target, drafter: target == drafter,
+    "own_if_present": lambda target, drafter: False,
+}

@@ -7,6 +7,7 @@ the engine would silently do wrong.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -87,6 +88,9 @@ class EngineRelease:
             if "value" in rule:
                 entries.append(ConfigEntry(path, rule["value"], f"{self.name} rules"))
                 continue
+            if "when" in rule:
+                entries.append(ConfigEntry(path, rule["then" if getattr(spec, rule["when"]) else "else"], rule["when"]))
+                continue
             field = rule["field"]
             value = layer_ids if field == "layer_ids" else getattr(spec, field)
             if "unless_equals" in rule and value == getattr(spec, rule["unless_equals"]):
@@ -135,9 +139,9 @@ class EngineRelease:
         """Environment and command that serve the converted drafter with `steps` draft steps."""
         rules = self.rules["launch"]
         words = {"target": target.name or "TARGET", "out": out, "steps": steps, "steps_and_one": steps + 1}
-        command = list(rules["command"])
+        command = [word.format(**words) for word in rules["command"]]
         for option, value in rules["options"].items():
-            command += [option, value.format(**words)]
+            command += [option, _filled(value, words)]
         for option, value in self.launch_options(spec).items():
             command += [option, str(value)]
         limit = target.max_position_embeddings
@@ -170,11 +174,20 @@ class EngineRelease:
         return value not in limit["one_of"]
 
 
+def _filled(value: str | Mapping[str, str], words: Mapping[str, Any]) -> str:
+    """A launch option's value with its placeholders filled in; a mapping becomes a JSON object."""
+    if isinstance(value, str):
+        return value.format(**words)
+    texts = {key: text.format(**words) for key, text in value.items()}
+    return json.dumps({key: int(text) if text.isdigit() else text for key, text in texts.items()})
+
+
 def known_releases(name: str) -> list[str]:
     """All releases in the mapping, oldest first. Raises UsageError where the engine is unknown."""
     if name not in loading.names("engines"):
         raise UsageError(f"no rules for engine {name!r}; known: {', '.join(loading.names('engines'))}")
-    return [str(r) for r in loading.load("engines", name)["known"]]
+    known: list[str] = loading.load("engines", name)["known"]
+    return known
 
 
 def resolve(requirement: str) -> list[EngineRelease]:
@@ -206,7 +219,7 @@ def resolve(requirement: str) -> list[EngineRelease]:
 def _release(name: str, release: str) -> EngineRelease:
     document = loading.load("engines", name)
     rules = loading.for_release(document, release)
-    return EngineRelease(name, document["title"], release, rules, release in map(str, document["proved"]))
+    return EngineRelease(name, document["title"], release, rules, release in document["proved"])
 
 
 def all_releases(name: str) -> list[EngineRelease]:

@@ -125,6 +125,8 @@ def _first_present(config: Mapping[str, Any], rule: Mapping[str, Any]) -> tuple[
 def _read(field: str, rule: Mapping[str, Any], value: Any, values: Mapping[str, Any]) -> Any:
     table = rule.get("map")
     if table is not None:
+        if isinstance(value, list) and len(value) == 1:  # architectures
+            [value] = value
         if not isinstance(value, str) or value not in table:
             raise Unreadable("one of " + ", ".join(table))
         return table[value]

@@ -89,4 +89,6 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
 
 def _replaces(rule: Mapping[str, Any]) -> bool:
     """A field rule is replaced whole: `keys` of one release must not linger beside `fixed` of another."""
-    return not rule.keys().isdisjoint({"keys", "fixed", "launch", "field", "value", "equals", "one_of", "none_of"})
+    return not rule.keys().isdisjoint(
+        {"keys", "fixed", "launch", "field", "value", "when", "equals", "one_of", "none_of"}
+    )

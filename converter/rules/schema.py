@@ -72,7 +72,8 @@ def _messages(problem: ValidationError) -> Iterator[str]:
         if deepest is not None and deepest is not problem:
             yield from _messages(deepest)
             return
-    path, found = tuple(problem.absolute_path), problem.instance
+    path = tuple(problem.absolute_path)
+    found: Any = problem.instance
     rule: Any = problem.validator_value
     schema = problem.schema if isinstance(problem.schema, dict) else {}
     if problem.validator == "additionalProperties":

@@ -1,0 +1,363 @@
+"""OUT is absent, as it was, or new and whole: the real command, killed, interrupted, raced and out of space."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from converter import seal
+from converter.checkpoint.header import TensorInfo, build_header
+from converter.checkpoint.reader import open_checkpoint
+from tests.support import DRAFTERS, run
+
+HIDDEN, VOCABULARY, DRAFT_VOCABULARY = 512, 16384, 4096
+KILLS = 20
+
+
+# --- a drafter of some tens of megabytes --------------------------------------------------------------------
+
+
+def make_drafter(folder: Path, seed: int) -> Path:
+    """The bundled drafter a_plain, eight times as wide and with a larger vocabulary: about 30 MB."""
+    folder.mkdir()
+    config = json.loads((DRAFTERS / "a_plain" / "config.json").read_text())
+    layer = config["transformer_layer_config"]
+    for key in ("hidden_size", "intermediate_size", "head_dim"):
+        layer[key] *= HIDDEN // 64
+    config["draft_vocab_size"], layer["vocab_size"] = DRAFT_VOCABULARY, VOCABULARY
+    (folder / "config.json").write_text(json.dumps(config))
+    ids = np.arange(DRAFT_VOCABULARY) * (VOCABULARY // DRAFT_VOCABULARY)
+    marks = np.zeros(VOCABULARY, np.bool_)
+    marks[ids] = True
+    sizes = {64: HIDDEN, 192: 3 * HIDDEN, 128: 2 * HIDDEN, 32: HIDDEN // 2, 384: DRAFT_VOCABULARY, 512: VOCABULARY}
+    values = np.random.default_rng(seed)
+    infos: dict[str, TensorInfo] = {}
+    blocks, cursor = [], 0
+    for name, tensor in open_checkpoint(DRAFTERS / "a_plain").tensors.items():
+        shape = tuple(sizes[n] for n in tensor.info.shape)
+        if name == "d2t":
+            data = (ids - np.arange(DRAFT_VOCABULARY)).astype("<i8").tobytes()
+        elif name == "t2d":
+            data = marks.tobytes()
+        else:
+            data = values.integers(0x3C00, 0x3D00, shape, "<u2").tobytes()  # small bfloat16 numbers
+        infos[name] = TensorInfo(tensor.info.dtype, shape, cursor, cursor + len(data))
+        blocks.append(data)
+        cursor += len(data)
+    (folder / "model.safetensors").write_bytes(build_header(infos, {"format": "pt"}) + b"".join(blocks))
+    return folder
+
+
+class Drafters:
+    """`drafter` is what is converted here; `old` is the sealed conversion of another one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.drafter = make_drafter(folder / "in", 1)
+        make_drafter(folder / "another", 2)
+        self.old, self.new = folder / "old", folder / "new"
+        assert run(folder / "another", self.old, target=None).outcome == "converted"
+        assert run(self.drafter, self.new, target=None).outcome == "converted"
+        self.digests = {"old": weights(self.old), "new": weights(self.new)}
+        self.before, self.stamps = tree(self.drafter), stamps(self.drafter)
+
+    def put_old(self, out: Path) -> None:
+        """Hard links, so that it costs nothing; a write into them would show at the end."""
+        shutil.copytree(self.old, out, copy_function=os.link)
+
+    def state(self, out: Path) -> str:
+        """absent, old or new, and whole; anything else fails."""
+        if not os.path.lexists(out):
+            return "absent"
+        document = json.loads((out / seal.NAME).read_text())
+        assert {p.name for p in out.iterdir()} == {seal.NAME, *(f["name"] for f in document["files"])}
+        for file in document["files"]:
+            assert (out / file["name"]).stat().st_size == file["size"]
+            assert seal.sha256_of(out / file["name"]) == file["sha256"]
+        [kind] = [kind for kind, digest in self.digests.items() if digest == weights(out)]
+        return kind
+
+    def check_untouched(self) -> None:
+        assert stamps(self.drafter) == self.stamps
+
+    def check_unharmed(self) -> None:
+        assert tree(self.drafter) == self.before
+        assert self.state(self.old) == "old"
+
+
+def weights(folder: Path) -> str:
+    document = json.loads((folder / seal.NAME).read_text())
+    return next(f["sha256"] for f in document["files"] if f["name"] == "model.safetensors")
+
+
+def stamps(folder: Path) -> dict[str, tuple[int, int, int]]:
+    return {p.name: (s.st_ino, s.st_size, s.st_mtime_ns) for p in folder.iterdir() for s in [p.stat()]}
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Digests of all files."""
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def drafters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drafters]:
+    folder = tmp_path_factory.mktemp("drafters")
+    made = Drafters(folder)
+    yield made
+    made.check_unharmed()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def room(tmp_path: Path, drafters: Drafters) -> Iterator[Path]:
+    """An empty folder for OUT, removed at once because the files are large."""
+    folder = tmp_path / "room"
+    folder.mkdir()
+    yield folder
+    drafters.check_untouched()
+    shutil.rmtree(folder)
+
+
+# --- running the command ------------------------------------------------------------------------------------
+
+
+def start(source: Path, out: Path, *options: str, limit: int = 0) -> subprocess.Popen[str]:
+    """The command in a process of its own; `limit` is the size in bytes at which the disk is full for it."""
+    command = [sys.executable, "-m", "converter"]
+    if limit:
+        code = (
+            f"import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); "
+            "runpy.run_module('converter', run_name='__main__')"
+        )
+        command = [sys.executable, "-c", code]
+    return subprocess.Popen(
+        [*command, "convert", str(source), str(out), *options],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1],
+    )  # fmt: skip
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Exit code and what was said; a traceback always fails."""
+    stdout, stderr = process.communicate(timeout=60)
+    assert "Traceback" not in stdout + stderr
+    return process.returncode, stdout + stderr
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> bool:
+    """Look every half millisecond; False where the process ended before."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        if process.poll() is not None:
+            return False
+        assert time.monotonic() < deadline
+        time.sleep(0.0005)
+    return True
+
+
+def staged(room: Path, file: str = "") -> bool:
+    return any((p / file).exists() for p in room.glob(".*.eagle3-staging-*"))
+
+
+def stopped_while_writing(room: Path, source: Path, *options: str) -> subprocess.Popen[str]:
+    """A run that stands still in the middle of writing (SIGSTOP), until it is told to go on (SIGCONT)."""
+    for _ in range(5):
+        process = start(source, room / "out", *options)
+        if wait_until(lambda: staged(room, "model.safetensors"), process):
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            if staged(room) and not staged(room, seal.NAME):
+                return process
+        process.send_signal(signal.SIGCONT)
+        finish(process)
+        shutil.rmtree(room / "out")
+    pytest.fail("the run could not be stopped while it wrote")
+
+
+# --- killed -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", ["absent", "old"])
+def test_killed_at_any_moment(before: str, room: Path, drafters: Drafters) -> None:
+    """A tenth of the moments while it starts, most of them while it writes, the rest around the rename."""
+    moments = random.Random(before)
+    out, options = room / "out", ["--force"] if before == "old" else []
+    seen: dict[str, int] = {"absent": 0, "old": 0, "new": 0}
+    left = 0
+    for kill in range(KILLS):
+        if before == "old":
+            drafters.put_old(out)
+        process = start(drafters.drafter, out, *options)
+        if kill % 10 == 0:
+            time.sleep(moments.uniform(0, 0.3))
+        elif kill % 10 < 6:
+            wait_until(lambda: staged(room), process)
+            time.sleep(moments.uniform(0, 0.12))
+        elif kill % 10 < 8:
+            wait_until(lambda: staged(room, "config.json"), process)
+            time.sleep(moments.uniform(0, 0.01))
+        else:
+            wait_until(lambda: staged(room, seal.NAME), process)
+            time.sleep(moments.uniform(0, 0.003) * (kill % 2))
+        process.kill()
+        process.communicate()
+        state = drafters.state(out)
+        assert state in (before, "new")
+        drafters.check_untouched()
+        seen[state] += 1
+        left += len(names(room)) > (state != "absent")
+        again = run(drafters.drafter, out, target=None, force=state != "absent")
+        assert again.outcome == "converted"
+        assert names(room) == ["out"]
+        assert drafters.state(out) == "new"
+        shutil.rmtree(out)
+    assert seen[before] >= KILLS // 2  # else the moments came too late to mean anything
+    assert left >= KILLS // 4
+
+
+def test_the_next_command_after_a_kill(room: Path, drafters: Drafters) -> None:
+    process = stopped_while_writing(room, drafters.drafter)
+    process.kill()
+    process.communicate()
+    assert staged(room)
+    assert finish(start(drafters.drafter, room / "out"))[0] == 0
+    assert names(room) == ["out"]
+    assert drafters.state(room / "out") == "new"
+
+
+# --- interrupted --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("before", ["absent", "old"])
+def test_interrupted(number: signal.Signals, before: str, room: Path, drafters: Drafters) -> None:
+    if before == "old":
+        drafters.put_old(room / "out")
+    process = stopped_while_writing(room, drafters.drafter, *(["--force"] if before == "old" else []))
+    process.send_signal(number)
+    process.send_signal(signal.SIGCONT)
+    code, said = finish(process)
+    assert code == 130
+    assert "interrupted" in said
+    assert names(room) == (["out"] if before == "old" else [])
+    assert drafters.state(room / "out") == before
+
+
+# --- two at the same time -----------------------------------------------------------------------------------
+
+
+def test_one_overtakes_the_other(room: Path, drafters: Drafters) -> None:
+    """The second keeps its hands off the staging folder of the first, which then finds OUT taken."""
+    slow = stopped_while_writing(room, drafters.drafter)
+    assert finish(start(drafters.drafter, room / "out"))[0] == 0
+    assert staged(room)
+    inode = (room / "out").stat().st_ino
+    slow.send_signal(signal.SIGCONT)
+    code, said = finish(slow)
+    assert code == 4
+    assert "appeared meanwhile" in said
+    assert names(room) == ["out"]
+    assert (room / "out").stat().st_ino == inode
+    assert drafters.state(room / "out") == "new"
+
+
+def test_two_at_the_same_time(room: Path, drafters: Drafters) -> None:
+    both = [start(drafters.drafter, room / "out") for _ in range(2)]
+    codes = sorted(finish(process)[0] for process in both)
+    assert codes[0] == 0
+    assert codes[1] in (2, 4)
+    assert names(room) == ["out"]
+    assert drafters.state(room / "out") == "new"
+
+
+def test_two_that_may_both_replace(room: Path, drafters: Drafters) -> None:
+    drafters.put_old(room / "out")
+    both = [start(drafters.drafter, room / "out", "--force") for _ in range(2)]
+    assert 0 in [finish(process)[0] for process in both]
+    assert names(room) == ["out"]
+    assert drafters.state(room / "out") == "new"
+
+
+def test_in_that_changes_meanwhile(room: Path, drafters: Drafters) -> None:
+    changing = room / "in"
+    shutil.copytree(drafters.drafter, changing)
+    process = stopped_while_writing(room, changing)
+    os.utime(changing / "model.safetensors", ns=(1, 1))
+    process.send_signal(signal.SIGCONT)
+    code, said = finish(process)
+    assert code == 3
+    assert "F109" in said
+    assert names(room) == ["in"]
+
+
+# --- the disk -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0], ids=["at once", "half way", "at the last byte"])
+@pytest.mark.parametrize("before", ["absent", "old"])
+def test_full_disk(share: float, before: str, room: Path, drafters: Drafters) -> None:
+    if before == "old":
+        drafters.put_old(room / "out")
+    limit = max(1, int((drafters.new / "model.safetensors").stat().st_size * share) - 1)
+    process = start(drafters.drafter, room / "out", *(["--force"] if before == "old" else []), limit=limit)
+    code, said = finish(process)
+    assert code == 4
+    assert "cannot write" in said and "as it was" in said
+    assert names(room) == (["out"] if before == "old" else [])
+    assert drafters.state(room / "out") == before
+
+
+@pytest.mark.parametrize("out", ["file/out", "file/deep/out", "link/out"])
+def test_a_place_where_nothing_can_be_written(out: str, room: Path) -> None:
+    """Fails for every user, also for one who may write everywhere."""
+    (room / "file").write_text("mine")
+    (room / "link").symlink_to("gone")
+    code, said = finish(start(DRAFTERS / "a_plain", room / out))
+    assert code == 4
+    assert "cannot write" in said
+    assert names(room) == ["file", "link"]
+    assert (room / "file").read_text() == "mine"
+
+
+def test_a_name_that_is_too_long(room: Path) -> None:
+    assert finish(start(DRAFTERS / "a_plain", room / ("x" * 256)))[0] == 4
+    assert names(room) == []
+
+
+# --- OUT as a link ------------------------------------------------------------------------------------------
+
+
+def test_out_is_a_link_to_an_old_one(room: Path, drafters: Drafters) -> None:
+    drafters.put_old(room / "target")
+    (room / "out").symlink_to("target")
+    assert finish(start(drafters.drafter, room / "out"))[0] == 2
+    assert finish(start(drafters.drafter, room / "out", "--force"))[0] == 0
+    assert names(room) == ["out", "target"]
+    assert not (room / "out").is_symlink()
+    assert drafters.state(room / "out") == "new"
+    assert drafters.state(room / "target") == "old"
+
+
+@pytest.mark.parametrize("target", ["in", "."])
+def test_out_is_a_link_into_in(target: str, room: Path) -> None:
+    source = room / "in"
+    shutil.copytree(DRAFTERS / "a_plain", source)
+    before = tree(source)
+    (room / "out").symlink_to(target)
+    assert finish(start(source, room / "out", "--force"))[0] == 2
+    assert tree(source) == before
+    assert names(room) == ["in", "out"]

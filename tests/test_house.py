@@ -1,0 +1,91 @@
+"""The rules of the house that a machine can check."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "converter"
+
+# docs/design.md, "Rooms", from the ground up: a module imports only from its own room and those below.
+FLOORS = [
+    {"version", "errors", "findings"},
+    {"checkpoint"},
+    {"drafter"},
+    {"source", "target"},
+    {"rules"},
+    {"transforms"},
+    {"checks"},
+    {"plan"},
+    {"seal"},
+    {"forward"},
+    {"pipeline"},
+    {"report"},
+    {"cli"},
+]
+
+
+def floor(module: str) -> int:
+    room = module.split(".")[1]
+    return next(i for i, rooms in enumerate(FLOORS) if room in rooms)
+
+
+def modules() -> list[Path]:
+    return sorted(
+        p for p in PACKAGE.rglob("*.py") if p.parent != PACKAGE or p.name not in ("__init__.py", "__main__.py")
+    )
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports(path: Path) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found += [f"{node.module}.{a.name}" if node.module == "converter" else node.module for a in node.names]
+        elif isinstance(node, ast.Import):
+            found += [a.name for a in node.names]
+    return found
+
+
+def test_no_import_goes_up() -> None:
+    up = [
+        f"{name_of(path)} -> {imported}"
+        for path in modules()
+        for imported in imports(path)
+        if imported.startswith("converter.") and floor(imported) > floor(name_of(path))
+    ]
+    assert up == []
+
+
+def test_torch_is_imported_in_forward_only() -> None:
+    users = {name_of(p) for p in modules() if any(i.split(".")[0] == "torch" for i in imports(p))}
+    assert users
+    assert all(u.startswith("converter.forward.") for u in users)
+
+
+def test_code_names_no_dialect_and_no_engine_release() -> None:
+    """Such knowledge is in mappings/; names in docstrings, help and sources of facts are fine."""
+    for path in modules():
+        tree = ast.parse(path.read_text())
+        compared = [n for n in ast.walk(tree) if isinstance(n, ast.Compare)]
+        for node in compared:
+            words = [c.value for c in ast.walk(node) if isinstance(c, ast.Constant) and isinstance(c.value, str)]
+            assert not set(words) & {"speculators", "sglang", "vllm", "specforge"}, f"{path}:{node.lineno}"
+
+
+def test_links_in_docs_lead_somewhere() -> None:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "tests").rglob("*.md")]:
+        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if "://" not in link:
+                assert (page.parent / link).exists(), f"{page}: {link}"
+
+
+def test_design_names_every_room() -> None:
+    text = (ROOT / "docs" / "design.md").read_text()
+    for room in {p.relative_to(PACKAGE).parts[0].removesuffix(".py") for p in modules()}:
+        assert f"converter/{room}" in text or room in ("version",), room
