@@ -6,7 +6,7 @@ import importlib.util
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from converter import seal
 from converter.checkpoint.reader import INDEX, Checkpoint, open_checkpoint
-from converter.checkpoint.staging import Staging
+from converter.checkpoint.staging import Staging, normal, recover
 from converter.checkpoint.writer import OutputTensor, WrittenFile, write_safetensors
 from converter.checks.engine import compare
 from converter.checks.points import check_points
+from converter.checks.rows import check_embedding, check_head, recover_map, recovered
 from converter.checks.target import check_target
 from converter.checks.tensors import check_tensors
-from converter.drafter.drafter import Drafter, Provenance
+from converter.drafter.drafter import Drafter, Embedding, Provenance
+from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.drafter.vocab import VocabularyMap, decide
 from converter.errors import InputError, OutputError, UsageError
@@ -33,7 +35,8 @@ from converter.rules.fields import lookup
 from converter.rules.ids import points_of
 from converter.source import Source, open_source
 from converter.target import named_target, read_target
-from converter.transforms import OFFSETS_FROM_IDS, PERMUTE_BLOCKS, offsets_from_ids, permute_blocks
+from converter.target_weights import RowTable, TargetWeights, read_target_weights
+from converter.transforms import MAP_OPERATIONS, PERMUTE_BLOCKS, permute_blocks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -115,6 +118,7 @@ def convert(request: Request, progress: Progress) -> Report:
     _check_sample_option(request)
     report = _read(request)
     if not request.dry_run:
+        recover(normal(request.out))
         _check_out(request)
     if report.drafter is None or report.refused:
         return report
@@ -168,7 +172,7 @@ def _read(request: Request) -> Report:
     report = Report(request)
     report.engines = [release for requirement in request.engines for release in resolve(requirement)]
     report.source = source = open_source(request.source)
-    recognition = recognise(source.config)
+    recognition = recognise(source.config, source.checkpoint.tensors)
     if recognition.refusal is not None:
         _add(report, [recognition.refusal])
         return report
@@ -210,7 +214,16 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
     dropped = dict(reading.dropped)
     unknown = [f for f in reading.findings if f.code == "T101"]
     dropped |= {f.where: "not a tensor of this dialect; left out with --allow T101" for f in unknown}
+    weights = _target_weights(report, spec)
     vocab, findings = _read_vocabulary(dialect, reading, checkpoint)
+    if weights is not None and weights.head is not None:
+        vocab, findings = _with_head_rows(dialect, reading, checkpoint, weights.head, vocab, findings)
+    embedding: Embedding = "unknown" if "embed_tokens.weight" in reading.tensors else "absent"
+    if embedding == "unknown" and weights is not None and weights.embedding is not None:
+        own = reading.tensors["embed_tokens.weight"]
+        if checkpoint.tensors[own].info.shape == (spec.vocab_size, weights.embedding.shape[1]):
+            embedding, faults = check_embedding(checkpoint, own, weights.embedding)
+            findings += faults
     fc = reading.tensors.get("fc.weight")
     stated = points_of(dialect.rules["ids"]["rule"], reading.stated_ids, None) if reading.stated_ids else None
     if stated is None:
@@ -219,7 +232,35 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
     findings += check_points(spec, checkpoint.tensors[fc].info.shape if fc else None, report.target, stated)
     findings += check_target(spec, reading.provenance, report.target)
     _add(report, findings)
-    report.drafter = Drafter(checkpoint, spec, reading.provenance, reading.tensors, dropped, vocab)
+    report.drafter = Drafter(checkpoint, spec, reading.provenance, reading.tensors, dropped, vocab, embedding)
+
+
+def _target_weights(report: Report, spec: DrafterSpec) -> TargetWeights | None:
+    target = report.request.target
+    if target is None or report.target.hidden_size != spec.target_hidden_size:
+        return None
+    return read_target_weights(target, spec.vocab_size, spec.target_hidden_size)
+
+
+def _with_head_rows(
+    dialect: Dialect,
+    reading: DialectReading,
+    checkpoint: Checkpoint,
+    table: RowTable,
+    vocab: VocabularyMap | None,
+    findings: list[Finding],
+) -> tuple[VocabularyMap | None, list[Finding]]:
+    """Verify the map on the target's head rows where the trainer freezes the head, or recover it where it was lost."""
+    spec = reading.spec
+    assert spec is not None
+    head = reading.tensors.get("lm_head.weight")
+    if head is None or checkpoint.tensors[head].info.shape != (spec.draft_vocab_size, table.shape[1]):
+        return vocab, findings
+    lost = next((f for f in findings if f.severity == "error"), None)
+    if lost is not None:
+        found = recover_map(spec, checkpoint, reading.tensors, table)
+        return (vocab, findings) if found is None else (found, [recovered(found, lost, table)])
+    return vocab, [*findings, *check_head(checkpoint, head, vocab, table, dialect.rules.get("head") == "frozen")]
 
 
 def _stated_points(dialect: Dialect, source: Source) -> tuple[int, ...] | None:
@@ -303,12 +344,13 @@ def _write(report: Report, plan: Plan, progress: Progress) -> None:
     with Staging(request.out) as staging:
         input_digests: dict[str, str] = {}
         report.written = _write_weights(report.drafter, plan, staging.folder, request.digest, progress, input_digests)
+        _add(report, _not_finite(report.written))
         config = staging.folder / "config.json"
         seal.write_json(config, nested(plan.config))
         for name in plan.carried:
             shutil.copyfile(source.folder / name, staging.folder / name)
         report.written += [
-            WrittenFile(p.name, p.stat().st_size, seal.sha256_of(p), {})
+            WrittenFile(p.name, p.stat().st_size, seal.sha256_of(p))
             for p in [config, *(staging.folder / n for n in (INDEX, *plan.carried))]
             if p.exists()
         ]
@@ -356,23 +398,38 @@ def _write_weights(
     return written
 
 
+def _not_finite(written: list[WrittenFile]) -> list[Finding]:
+    return [
+        error(
+            "N103",
+            f"{name} holds {count:,} values that are NaN or infinite",
+            where=name,
+            why="every draft that passes through them is NaN, and a healthy server rejects it",
+            fix=("take an earlier checkpoint of the run",),
+        )
+        for file in written
+        for name, count in file.not_finite.items()
+    ]
+
+
 def _output(drafter: Drafter, tensor: TensorPlan, input_digests: dict[str, str]) -> OutputTensor:
     stored = drafter.checkpoint.tensors[tensor.source]
     if not tensor.operations:
         return OutputTensor(tensor.name, tensor.dtype, tensor.shape, stored)
 
-    def make() -> NDArray[np.generic]:
+    def make() -> Iterator[NDArray[np.generic]]:
         import xxhash
 
-        values = drafter.checkpoint.read(tensor.source)
-        input_digests[tensor.source] = xxhash.xxh3_128_hexdigest(values.tobytes())
-        for operation in tensor.operations:
+        [operation] = tensor.operations
+        digest = xxhash.xxh3_128()
+        for part in drafter.checkpoint.parts(tensor.source):
+            digest.update(part.data)
             if operation.name == PERMUTE_BLOCKS:
-                values = permute_blocks(values, tuple(operation.arguments["order"]))
-            elif operation.name == OFFSETS_FROM_IDS:
-                assert drafter.vocab is not None
-                values = offsets_from_ids(drafter.vocab)
-        return values
+                yield permute_blocks(part, tuple(operation.arguments["order"]))
+        input_digests[tensor.source] = digest.hexdigest()
+        if operation.name != PERMUTE_BLOCKS:
+            assert drafter.vocab is not None
+            yield MAP_OPERATIONS[operation.name](drafter.vocab, drafter.spec.vocab_size)
 
     return OutputTensor(tensor.name, tensor.dtype, tensor.shape, stored, make)
 

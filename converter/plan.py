@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from converter.checkpoint.reader import SINGLE
+from converter.checkpoint.reader import SINGLE, StoredTensor
 from converter.checks.engine import examine
 from converter.drafter.drafter import Drafter
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.findings import Finding, error, stops
 from converter.rules.engine import ConfigEntry, EngineRelease
-from converter.transforms import OFFSETS_FROM_IDS, PERMUTE_BLOCKS, Operation
+from converter.transforms import MARKS_FROM_IDS, OFFSETS_FROM_IDS, PERMUTE_BLOCKS, Operation
 
 # Files beside the weights that belong to the drafter and not to its training run.
 CARRIED = (
@@ -118,7 +118,7 @@ def make_plan(drafter: Drafter, engines: Sequence[EngineRelease], target: Target
     launch: dict[str, Any] = {}
     layer_ids: tuple[int, ...] = ()
     for engine in engines:
-        examination = examine(engine, spec, target)
+        examination = examine(engine, spec, target, drafter.embedding)
         findings += examination.findings
         for entry in examination.config:
             first = config.setdefault(entry.path, entry)
@@ -150,37 +150,57 @@ def _plan_tensors(
     checkpoint = drafter.checkpoint
     canonical_of = {stored: canonical for canonical, stored in drafter.tensors.items()}
     dropped = dict(drafter.dropped)
-    identity = spec.draft_vocab_size == spec.vocab_size and (drafter.vocab is None or drafter.vocab.identity)
     tensors: list[TensorPlan] = []
+
+    def add(canonical: str, stored: StoredTensor, change: _Change) -> None:
+        file = stored.file.name if checkpoint.sharded else SINGLE
+        for name in _output_names(canonical, engines):
+            tensors.append(
+                TensorPlan(name, canonical, stored.name, file, change.dtype, change.shape, change.operations)
+            )
+
+    identity = spec.draft_vocab_size == spec.vocab_size and (drafter.vocab is None or drafter.vocab.identity)
     for stored in checkpoint.tensors.values():
         canonical = canonical_of.get(stored.name)
         if canonical is None:
             continue
-        if canonical in ("d2t", "t2d") and identity:
-            dropped[stored.name] = "draft and target vocabulary are the same, so there is nothing to map"
+        if canonical in ("d2t", "t2d"):
+            if identity:
+                dropped[stored.name] = "draft and target vocabulary are the same, so there is nothing to map"
+            else:
+                add(canonical, stored, _map_change(canonical, stored, drafter))
             continue
-        file = stored.file.name if checkpoint.sharded else SINGLE
-        operations: tuple[Operation, ...] = ()
-        dtype = stored.info.dtype
-        if canonical == "d2t" and drafter.vocab is not None and (drafter.vocab.stored != "offsets" or dtype != "I64"):
-            operations, dtype = (Operation(OFFSETS_FROM_IDS, {"stored": drafter.vocab.stored}),), "I64"
-        elif order != tuple(range(len(order))):
+        change = _Change(stored.info.dtype, stored.info.shape)
+        if order != tuple(range(len(order))):
             if canonical in ("fc.weight", "input_norm.weight"):
-                operations = (Operation(PERMUTE_BLOCKS, {"order": list(order)}),)
+                change = replace(change, operations=(Operation(PERMUTE_BLOCKS, {"order": list(order)}),))
             elif canonical.startswith("fc_norm."):
                 canonical = f"fc_norm.{order.index(int(canonical.split('.')[1]))}.weight"
-        for name in _output_names(canonical, engines):
-            tensors.append(TensorPlan(name, canonical, stored.name, file, dtype, stored.info.shape, operations))
-    if drafter.vocab is not None and drafter.vocab.stored is None and not identity:
-        mark = checkpoint.tensors[drafter.tensors["t2d"]]
-        operation = Operation(OFFSETS_FROM_IDS, {"stored": None})
-        file = mark.file.name if checkpoint.sharded else SINGLE
-        shape = (spec.draft_vocab_size,)
-        tensors += [
-            TensorPlan(name, "d2t", mark.name, file, "I64", shape, (operation,))
-            for name in _output_names("d2t", engines)
-        ]
+        add(canonical, stored, change)
+    if drafter.vocab is not None and "d2t" not in drafter.tensors and not identity:
+        made_from = drafter.tensors["t2d" if drafter.vocab.source == "t2d" else "lm_head.weight"]
+        add("d2t", checkpoint.tensors[made_from], _map_change("d2t", checkpoint.tensors[made_from], drafter))
     return tuple(tensors), dropped
+
+
+@dataclass(frozen=True)
+class _Change:
+    dtype: str
+    shape: tuple[int, ...]
+    operations: tuple[Operation, ...] = ()
+
+
+def _map_change(canonical: str, stored: StoredTensor, drafter: Drafter) -> _Change:
+    """d2t goes out as int64 offsets; t2d as it is, but for a map that it had no part in."""
+    vocab, spec = drafter.vocab, drafter.spec
+    assert vocab is not None
+    if canonical == "t2d":
+        if vocab.source != "head":
+            return _Change(stored.info.dtype, stored.info.shape)
+        return _Change("BOOL", (spec.vocab_size,), (Operation(MARKS_FROM_IDS, {"source": vocab.source}),))
+    if vocab.source == "offsets" and stored.info.dtype == "I64":
+        return _Change(stored.info.dtype, stored.info.shape)
+    return _Change("I64", (spec.draft_vocab_size,), (Operation(OFFSETS_FROM_IDS, {"source": vocab.source}),))
 
 
 def _output_names(canonical: str, engines: Sequence[EngineRelease]) -> list[str]:

@@ -69,7 +69,7 @@ def make_seal(
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
 def sha256_of(path: Path) -> str:
@@ -81,8 +81,11 @@ def sha256_of(path: Path) -> str:
 
 
 def rule_digests() -> dict[str, str]:
-    """SHA-256 of every rule file in use, by name."""
-    digests = {}
+    """SHA-256 of every rule file in use, by name; the user's own as canonical JSON."""
+    digests = {
+        f"{name} (--mapping)": hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+        for name, document in loading.added_files().items()
+    }
     for kind in ("dialects", "engines"):
         for file in sorted(loading.rules_folder(kind).iterdir(), key=lambda f: f.name):
             if file.name.endswith((".yaml", ".json")):

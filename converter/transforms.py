@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from converter.drafter.vocab import VocabularyMap
 
 OFFSETS_FROM_IDS = "offsets from ids"
+MARKS_FROM_IDS = "marks from ids"
 PERMUTE_BLOCKS = "permute blocks"
 
 
@@ -35,8 +36,47 @@ def permute_blocks(values: NDArray[np.generic], order: tuple[int, ...]) -> NDArr
     return np.concatenate([blocks[i] for i in order], axis=-1)
 
 
-def offsets_from_ids(vocabulary: VocabularyMap) -> NDArray[np.int64]:
+def offsets_from_ids(vocabulary: VocabularyMap, vocab_size: int) -> NDArray[np.generic]:
     """d2t as engines read it: target id - draft id, int64 [Vd]."""
     import numpy as np
 
     return vocabulary.ids - np.arange(len(vocabulary.ids), dtype=np.int64)
+
+
+def marks_from_ids(vocabulary: VocabularyMap, vocab_size: int) -> NDArray[np.generic]:
+    """t2d: true at the target ids that the draft vocabulary holds, bool [V]."""
+    import numpy as np
+
+    marks = np.zeros(vocab_size, dtype=np.bool_)
+    marks[vocabulary.ids] = True
+    return marks
+
+
+# Operations that make a tensor of the vocabulary map alone.
+MAP_OPERATIONS: Mapping[str, Callable[[VocabularyMap, int], NDArray[np.generic]]] = {
+    OFFSETS_FROM_IDS: offsets_from_ids,
+    MARKS_FROM_IDS: marks_from_ids,
+}
+
+
+def as_float32(values: NDArray[np.generic], dtype: str) -> NDArray[np.float32]:
+    """Values as `checkpoint.read` gives them (bf16 as its bits) in fp32, exactly where fp32 can."""
+    import numpy as np
+
+    if dtype == "BF16":
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32)
+
+
+def rounded(values: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
+    """fp32 values rounded to what `dtype` can hold (to the nearest, ties to even)."""
+    import numpy as np
+
+    if dtype == "BF16":
+        bits = values.view(np.uint32)
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+        return np.where(np.isnan(values), values, bits.view(np.float32))
+    if dtype == "F16":
+        with np.errstate(over="ignore"):
+            return values.astype(np.float16).astype(np.float32)
+    return values

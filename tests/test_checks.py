@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from converter.errors import InputError
 from converter.pipeline import Request, validate
@@ -103,7 +104,8 @@ HEALTHY: list[tuple[str, str, Edit | None, Edit | None, list[str]]] = [
     ("no flags, as before 0.5", "a_plain", drop("norm_before_fc", "norm_output", "fc_norm"), None, []),
     ("no bos and eos", "a_plain", drop(f"{LAYER}/bos_token_id", f"{LAYER}/eos_token_id"), None, []),
     ("window that only qwen3 forgets", "a_plain", put(f"{LAYER}/use_sliding_window", True), None, []),
-    ("float32 drafter", "a_plain", put("dtype", "float32"), None, ["K115"]),
+    ("config says float32", "a_plain", put("dtype", "float32"), None, ["C205", "K115"]),
+    ("no dtype", "a_plain", drop("dtype"), None, []),
     ("a shorter context", "a_plain", put(f"{LAYER}/max_position_embeddings", 512), None, ["C214"]),
 ]
 
@@ -123,6 +125,27 @@ def test_an_unknown_tensor_may_be_left_out(tmp_path: Path) -> None:
     assert report.outcome == "converted"
     assert report.plan is not None
     assert list(report.plan.dropped) == ["adapter.weight"]
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod.", "model."])
+def test_a_wrapper_s_prefix_is_cut_off_when_all_names_bear_it(prefix: str, tmp_path: Path) -> None:
+    def wrap(tensors: dict[str, Any]) -> None:
+        for name in list(tensors):
+            tensors[prefix + name] = tensors.pop(name)
+
+    report = run(copy_of("a_plain", tmp_path / "in", tensors=wrap), tmp_path / "out")
+    assert codes(report) == ["T108"]
+    run(DRAFTERS / "a_plain", tmp_path / "plain")
+    wrapped, plain = (load_file(tmp_path / folder / "model.safetensors") for folder in ("out", "plain"))
+    assert {n: t.tolist() for n, t in wrapped.items()} == {n: t.tolist() for n, t in plain.items()}
+
+
+def test_a_prefix_on_some_names_is_left_alone(tmp_path: Path) -> None:
+    def wrap(tensors: dict[str, Any]) -> None:
+        for name in [n for n in tensors if n != "d2t"]:
+            tensors["module." + name] = tensors.pop(name)
+
+    assert "T101" in errors(run(copy_of("a_plain", tmp_path / "in", tensors=wrap), tmp_path / "out"))
 
 
 def test_every_input_tensor_is_accounted_for(tmp_path: Path) -> None:
@@ -261,3 +284,54 @@ def test_every_field_says_where_it_came_from(tmp_path: Path) -> None:
     assert origins["head_dim"].how == "derived"
     assert origins["capture_points"].how == "given"
     assert origins["fc_bias"].how == "fixed"
+
+
+# --- other checkpoints, by name ---------------------------------------------------------------------------------
+
+OTHERS: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("a Medusa head", {"medusa_num_heads": 4}, ["medusa_head.0.0.linear.weight"]),
+    ("a Medusa head", {}, ["0.0.linear.weight", "0.0.linear.bias"]),
+    ("a DFlash drafter", {"architectures": ["DFlashDraftModel"]}, ["layers.0.self_attn.q_proj.weight"]),
+    ("an MTP", {"model_type": "qwen3_next"}, ["mtp.fc.weight", "mtp.layers.0.input_layernorm.weight"]),
+    ("an MTP", {"architectures": ["DeepseekV3ForCausalLM"]}, ["model.layers.61.eh_proj.weight"]),
+    ("an EAGLE-1 or EAGLE-2 head", {"model_type": "llama"}, ["fc.weight", "layers.0.self_attn.q_proj.weight"]),
+    ("an MLP speculator", {"model_type": "mlp_speculator"}, ["speculator.head.0.weight"]),
+    ("a whole language model", {"model_type": "llama"}, ["model.embed_tokens.weight", "lm_head.weight"]),
+    ("a LoRA adapter", {"peft_type": "LORA"}, ["base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("title", "config", "names"), OTHERS)
+def test_another_kind_of_checkpoint_is_named(
+    title: str, config: dict[str, Any], names: list[str], tmp_path: Path
+) -> None:
+    from safetensors.torch import save_file
+
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    save_file({name: torch.ones(2) for name in names}, tmp_path / "in" / "model.safetensors")
+    report = run(tmp_path / "in", tmp_path / "out")
+    assert errors(report) == ["F112"]
+    assert title in report.findings[0].message
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_target_is_not_taken_for_a_drafter(tmp_path: Path) -> None:
+    assert "a whole language model" in run(TARGET, tmp_path / "out").findings[0].message
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_values_that_are_no_numbers_are_found_on_the_way(value: float, dtype: torch.dtype, tmp_path: Path) -> None:
+    def spoil(tensors: dict[str, Any]) -> None:
+        for name in ("lm_head.weight", "layers.0.mlp.up_proj.weight"):
+            tensors[name] = tensors[name].to(dtype)
+            tensors[name][-1, -1] = tensors[name][0, 3] = value
+
+    report = run(copy_of("a_plain", tmp_path / "in", tensors=spoil), tmp_path / "out", target=TARGET / "config.json")
+    assert errors(report) == ["N103"]
+    assert sorted(f.message for f in report.findings if f.code == "N103") == [
+        "lm_head.weight holds 2 values that are NaN or infinite",
+        "midlayer.mlp.up_proj.weight holds 2 values that are NaN or infinite",
+    ]
+    assert [p.name for p in tmp_path.iterdir()] == ["in"]

@@ -203,8 +203,10 @@ def test_an_embedding_trained_further_is_seen_on_the_sample(tmp_path: Path) -> N
         tensors["embed_tokens.weight"] = (tensors["embed_tokens.weight"].float() * 1.5).bfloat16()
 
     report = run(copy_of("a_plain", tmp_path / "in", tensors=train), tmp_path / "out", sample=SAMPLE)
-    assert errors(report) == ["N102"]
-    assert "uses the target's embedding" in report.findings[0].message
+    assert errors(report) == ["K131"]
+    bare = run(tmp_path / "in", tmp_path / "out", sample=SAMPLE, target=TARGET / "config.json")
+    assert errors(bare) == ["N102"]
+    assert "uses the target's embedding" in bare.findings[0].message
 
 
 def test_a_drafter_without_embedding_is_run_on_point_0(tmp_path: Path) -> None:
@@ -218,12 +220,13 @@ def test_a_drafter_without_embedding_is_run_on_point_0(tmp_path: Path) -> None:
 
 
 def test_values_that_are_no_numbers_are_no_proof(tmp_path: Path) -> None:
-    """A NaN compares as neither more nor less than any tolerance."""
+    """Weights that overflow give NaN, which compares as neither more nor less than any tolerance."""
 
     def spoil(tensors: dict) -> None:  # type: ignore[type-arg]
-        tensors["norm.weight"][3] = float("nan")
+        tensors["norm.weight"][3] = 3e38
+        tensors["lm_head.weight"][:, 3] = 3e38
 
-    report = run(copy_of("a_plain", tmp_path / "in", tensors=spoil), tmp_path / "out", sample=SAMPLE)
+    report = run(copy_of("a_plain", tmp_path / "in", tensors=spoil), tmp_path / "out", sample=SAMPLE, target=TARGET / "config.json")
     assert errors(report) == ["N103"]
     assert report.proof is not None and report.proof.level == "none"
     assert not (tmp_path / "out").exists()

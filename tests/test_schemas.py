@@ -32,6 +32,7 @@ RULES = {
     **{f"engines/{name}.yaml": "engine" for name in loading.names("engines")},
     **{f"engines/{name}.targets.json": "targets" for name in loading.names("engines")},
     "findings.yaml": "findings",
+    "others.yaml": "others",
 }
 SPECULATORS, SGLANG, FINDINGS = "dialects/speculators.yaml", "engines/sglang.yaml", "findings.yaml"
 TARGETS = "engines/sglang.targets.json"
@@ -103,7 +104,10 @@ def test_enumerations_are_the_registries() -> None:
         (shared["vocabulary_map"]["enum"], FORMS),
         (engine["written"]["properties"]["field"]["enum"], {*FIELDS, "layer_ids"}),
         (engine["limit_attribute"]["enum"], single | derived),
-        (plan["operation"]["properties"]["name"]["enum"], {transforms.OFFSETS_FROM_IDS, transforms.PERMUTE_BLOCKS}),
+        (
+            plan["operation"]["properties"]["name"]["enum"],
+            {transforms.OFFSETS_FROM_IDS, transforms.MARKS_FROM_IDS, transforms.PERMUTE_BLOCKS},
+        ),
         (report["origin"]["properties"]["how"]["enum"], get_args(How)),
         (load()["finding"]["properties"]["severity"]["enum"], SEVERITIES),
         (page["severity"]["enum"], SEVERITIES),
@@ -153,8 +157,8 @@ def at(document: Any, path: str) -> tuple[Any, Any]:
         *[(SPECULATORS, path) for path in (
             "dialect", "recognise", "release/key", "recognise/0/equals", "refuse/0/why", "ids/rule", "ids/default",
             "fields/hidden_size", "fields/head_dim/default", "fields/head_dim/default/quotient", "fields/rope/uses",
-            "fields/qk_norm/map", "provenance/proposals", "releases/0/range", "releases/0/fields/layer_windows",
-            "releases/0/fields/layer_windows/fixed", "releases/1/ids/rule")],
+            "fields/qk_norm/map", "provenance/proposals", "releases/0/range", "releases/1/fields/layer_windows",
+            "releases/1/fields/layer_windows/fixed", "releases/2/ids/rule")],
         *[(SGLANG, path) for path in (
             "known", "served_dtype", "read/qk_norm/consequence", "read/rope/default/rope_theta", "limits/num_points",
             "limits/num_points/equals", "write/dtype/field", "write/model_type/value", "context_limit/environment",

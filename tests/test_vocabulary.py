@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from converter.drafter.vocab import FORMS, Form, decide, read_both_ways
-from tests.support import DRAFTERS, codes, copy_of, errors, run
+from converter.pipeline import Report
+from tests.support import DRAFTERS, TARGET, codes, copy_of, errors
+from tests.support import run as run_with_target
 
 
 @st.composite
@@ -46,7 +49,7 @@ def test_with_t2d_the_stored_form_is_found(drawn: tuple[np.ndarray, int], form: 
         return
     assert found is not None
     assert np.array_equal(found.ids, ids)
-    assert found.stored == form
+    assert found.source == form
     assert [f.code for f in findings] == ([] if form == "offsets" else ["V201"])
 
 
@@ -84,6 +87,11 @@ def test_without_d2t_the_map_comes_from_t2d(drawn: tuple[np.ndarray, int]) -> No
     assert np.array_equal(found.ids, ids)
     assert [f.code for f in findings] == ["V202"]
     assert decide(None, None, vocab, len(ids), "offsets")[1][0].code == "V204"
+
+
+def run(source: Path, out: Path, **options: Any) -> Report:
+    """Convert without the target's weights, from which a lost map could be recovered."""
+    return run_with_target(source, out, target=TARGET / "config.json", **options)
 
 
 # --- the same on copies of a real drafter -----------------------------------------------------------------
@@ -218,3 +226,71 @@ def test_head_rows_that_do_not_fit_the_map(tmp_path: Path) -> None:
         weights["lm_head.weight"] = weights["lm_head.weight"][:380].clone()
 
     assert errors(run(copy_of("a_plain", tmp_path / "in", tensors=cut), tmp_path / "out")) == ["T104"]
+
+
+# --- the target's head rows: speculators 0.5 and later freeze the head --------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("d2t", "t2d"),
+    [
+        (torch.zeros(384, dtype=torch.int64), MARKS),
+        (torch.zeros(384, dtype=torch.int64), torch.zeros(512, dtype=torch.bool)),
+        (None, None),
+        (TRUE[:-1], MARKS),
+        (TRUE, MARKS[:-1]),
+        (TRUE, MARKS.roll(1)),
+        (TRUE.float(), MARKS),
+    ],
+    ids=["zeros", "both zeros", "no map", "d2t too short", "t2d too short", "t2d contradicts", "floats"],
+)
+def test_a_lost_map_is_recovered_from_the_head(
+    d2t: torch.Tensor | None, t2d: torch.Tensor | None, tmp_path: Path
+) -> None:
+    def edit(weights: dict) -> None:  # type: ignore[type-arg]
+        for name, value in (("d2t", d2t), ("t2d", t2d)):
+            weights.pop(name)
+            if value is not None:
+                weights[name] = value.contiguous()
+
+    report = run_with_target(copy_of("a_plain", tmp_path / "in", tensors=edit), tmp_path / "out")
+    assert report.outcome == "converted"
+    assert codes(report) == ["V211"]
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    assert torch.equal(written["d2t"], TRUE)
+    assert t2d is None or torch.equal(written["t2d"], MARKS)
+
+
+def test_a_map_of_another_run_is_found_out(tmp_path: Path) -> None:
+    """In range, without duplicates, agreeing with its t2d: only the head's rows tell."""
+    ids = torch.cat([torch.arange(0, 300), torch.arange(400, 484)])
+    marks = torch.zeros(512, dtype=torch.bool)
+    marks[ids] = True
+
+    def edit(weights: dict) -> None:  # type: ignore[type-arg]
+        weights["d2t"], weights["t2d"] = ids - torch.arange(384), marks
+
+    source = copy_of("a_plain", tmp_path / "in", tensors=edit)
+    assert codes(run(source, tmp_path / "out")) == []
+    assert errors(run_with_target(source, tmp_path / "out2")) == ["V210"]
+
+
+def test_a_head_that_older_releases_trained_is_not_accused(tmp_path: Path) -> None:
+    def edit(weights: dict) -> None:  # type: ignore[type-arg]
+        weights["lm_head.weight"] = (weights["lm_head.weight"].float() * 1.01).bfloat16()
+
+    def age(version: str):  # type: ignore[no-untyped-def]
+        return lambda config: config.update(speculators_version=version)
+
+    old = copy_of("a_plain", tmp_path / "old", age("0.4.0.1"), edit)
+    new = copy_of("a_plain", tmp_path / "new", age("0.9.0"), edit)
+    assert codes(run_with_target(old, tmp_path / "out")) == []
+    assert errors(run_with_target(new, tmp_path / "out2")) == ["V210"]
+
+
+@pytest.mark.parametrize("name", ["a_plain", "e_2layers", "h_fullvocab", "k_embedgrad"])
+def test_healthy_drafters_agree_with_their_target(name: str, tmp_path: Path) -> None:
+    report = run_with_target(DRAFTERS / name, tmp_path / "out")
+    assert report.findings == []
+    assert report.drafter is not None
+    assert report.drafter.embedding == "target's"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+
+_PART = 8 << 20  # bytes of rows that `parts` reads at once
 
 # How numpy holds each dtype; 8- and 16-bit floats that numpy lacks are held as their bits.
 NUMPY_DTYPES: Mapping[str, str] = {
@@ -97,27 +99,50 @@ class Checkpoint:
 
         Raises InputError: F100 unreadable, F105 a dtype narrower than a byte, F109 the file has become shorter.
         """
+        tensor = self.tensors[name]
+        shape = tensor.info.shape
+        if index is None:
+            return self._span(tensor, 0, tensor.info.nbytes).reshape(shape)
+        if not (shape and 0 <= index < shape[0]):
+            raise IndexError(f"{name} {list(shape)} has no part {index}")
+        size = tensor.info.nbytes // shape[0]
+        return self._span(tensor, index * size, size).reshape(shape[1:])
+
+    def rows(self, name: str, start: int, count: int) -> NDArray[np.generic]:
+        """Parts start..start+count-1 along the first axis, or as many of them as there are; raises as `read` does."""
+        tensor = self.tensors[name]
+        shape = tensor.info.shape
+        size = tensor.info.nbytes // max(shape[0], 1)
+        count = max(min(count, shape[0] - start), 0)
+        return self._span(tensor, start * size, count * size).reshape(count, *shape[1:])
+
+    def parts(self, name: str) -> Iterator[NDArray[np.generic]]:
+        """The whole tensor, some megabytes of rows at a time; raises as `read` does."""
+        tensor = self.tensors[name]
+        shape = tensor.info.shape
+        if not shape or not tensor.info.nbytes:
+            yield self.read(name)
+            return
+        count = max(_PART * shape[0] // tensor.info.nbytes, 1)
+        for start in range(0, shape[0], count):
+            yield self.rows(name, start, count)
+
+    def _span(self, tensor: StoredTensor, start: int, size: int) -> NDArray[np.generic]:
         import numpy as np
 
-        tensor = self.tensors[name]
         dtype = NUMPY_DTYPES.get(tensor.info.dtype)
         if dtype is None:
-            raise InputError(error("F105", f"{name} has the packed dtype {tensor.info.dtype}", where=tensor.file.name))
-        offset, size, shape = tensor.offset, tensor.info.nbytes, tensor.info.shape
-        if index is not None:
-            if not (shape and 0 <= index < shape[0]):
-                raise IndexError(f"{name} {list(shape)} has no part {index}")
-            size, shape = size // shape[0], shape[1:]
-            offset += index * size
+            where = tensor.file.name
+            raise InputError(error("F105", f"{tensor.name} has the packed dtype {tensor.info.dtype}", where=where))
         try:
             with tensor.file.open("rb") as file:
-                file.seek(offset)
+                file.seek(tensor.offset + start)
                 data = file.read(size)
         except OSError as problem:
             raise unreadable(tensor.file, problem) from problem
         if len(data) != size:
             raise self._changed(tensor.file)
-        return np.frombuffer(data, dtype=dtype).reshape(shape)
+        return np.frombuffer(data, dtype=dtype)
 
     def assert_unchanged(self) -> None:
         """Raise InputError F109 where a file was written to since it was opened."""

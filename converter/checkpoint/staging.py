@@ -31,8 +31,9 @@ class Staging:
     """The staging folder of OUT: write into `folder`, then `commit()`; leaving the `with` block discards it."""
 
     def __init__(self, out: Path) -> None:
-        self.out = Path.cwd() / out  # not resolved: OUT may be a link, which is then replaced itself
+        self.out = normal(out)
         recover(self.out)
+        self._made = [p for p in self.out.parents if not p.exists()]
         self.out.parent.mkdir(parents=True, exist_ok=True)
         while True:
             self.folder = self.out.parent / _hidden_name(self.out, _STAGING)
@@ -51,6 +52,9 @@ class Staging:
     def __exit__(self, *_: object) -> None:
         if not self._committed:
             _remove(self.folder)
+            for parent in self._made:
+                with contextlib.suppress(OSError):  # somebody else uses it meanwhile
+                    parent.rmdir()
         _unlock(self._lock)
 
     def commit(self, replace: bool) -> None:
@@ -91,6 +95,11 @@ class Staging:
                 aside.rename(self.out)
             raise
         _remove(aside)
+
+
+def normal(out: Path) -> Path:
+    """OUT as an absolute path without `..`; not resolved, because OUT may be a link, which is then replaced itself."""
+    return Path(os.path.normpath(Path.cwd() / out))
 
 
 def recover(out: Path) -> None:

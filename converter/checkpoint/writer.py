@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import hashlib
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from converter.checkpoint.digest import Digester
 from converter.checkpoint.header import DTYPE_BITS, TensorInfo, build_header
+from converter.checkpoint.jsonfile import unreadable
 from converter.checkpoint.reader import StoredTensor, preadinto
 from converter.errors import InputError
 from converter.findings import error
@@ -31,13 +31,13 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class OutputTensor:
-    """A tensor to write: its bytes are those of `stored`, or what `make` returns (called while writing)."""
+    """A tensor to write: its bytes are those of `stored`, or the pieces that `make` yields, in order, while writing."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     stored: StoredTensor
-    make: Callable[[], NDArray[np.generic]] | None = None
+    make: Callable[[], Iterable[NDArray[np.generic]]] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -49,12 +49,18 @@ class OutputTensor:
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """sha256 is the file's LFS id; xxh3 the XXH3-128 digest of each tensor's bytes; both empty without digests."""
+    """What was written, read back once; without digests all but name and size are empty.
+
+    sha256      the file's LFS id
+    xxh3        XXH3-128 of each tensor's bytes
+    not_finite  tensor -> how many of its values are NaN or infinite, where any are
+    """
 
     name: str
     size: int
-    sha256: str
-    xxh3: Mapping[str, str]
+    sha256: str = ""
+    xxh3: Mapping[str, str] = field(default_factory=dict)
+    not_finite: Mapping[str, int] = field(default_factory=dict)
 
 
 def write_safetensors(
@@ -76,7 +82,7 @@ def write_safetensors(
         cursor += tensor.nbytes
     header = build_header(infos, metadata)
     with path.open("xb", buffering=0) as out:
-        digester = _Digester(out.fileno(), path, header, infos) if digest else None
+        digester = Digester(path, len(header), infos) if digest else None
         try:
             _write_all(out.fileno(), header, progress, digester)
             for run in _runs(tensors):
@@ -84,22 +90,26 @@ def write_safetensors(
                 if make is None:
                     _copy(out.fileno(), run, progress, digester)
                     continue
-                data = make().tobytes()
-                if len(data) != run[0].nbytes:
-                    raise ValueError(f"{run[0].name} was made of {len(data):,} bytes, not {run[0].nbytes:,}")
-                _write_all(out.fileno(), data, progress, digester)
+                made = sum(_write_all(out.fileno(), _bytes(part), progress, digester) for part in make())
+                if made != run[0].nbytes:
+                    raise ValueError(f"{run[0].name} was made of {made:,} bytes, not {run[0].nbytes:,}")
             if digester:
                 digester.finish()
         finally:
             if digester:
                 digester.stop()
         os.fsync(out.fileno())
-    return WrittenFile(
-        path.name,
-        len(header) + cursor,
-        digester.sha256.hexdigest() if digester else "",
-        digester.xxh3 if digester else {},
-    )
+    size = len(header) + cursor
+    if digester is None:
+        return WrittenFile(path.name, size)
+    return WrittenFile(path.name, size, digester.sha256.hexdigest(), digester.xxh3, digester.not_finite)
+
+
+def _bytes(values: NDArray[np.generic]) -> memoryview:
+    """The bytes of an array, copied only where it is not contiguous."""
+    import numpy as np
+
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
 def _runs(tensors: Sequence[OutputTensor]) -> Iterator[list[OutputTensor]]:
@@ -122,7 +132,7 @@ def _runs(tensors: Sequence[OutputTensor]) -> Iterator[list[OutputTensor]]:
         yield run
 
 
-def _copy(out: int, run: list[OutputTensor], progress: Progress, digester: _Digester | None) -> None:
+def _copy(out: int, run: list[OutputTensor], progress: Progress, digester: Digester | None) -> None:
     source, offset = run[0].stored.file, run[0].stored.offset
     end = offset + sum(t.nbytes for t in run)
     with source.open("rb", buffering=0) as file:
@@ -134,6 +144,7 @@ def _copy(out: int, run: list[OutputTensor], progress: Progress, digester: _Dige
                 if problem.errno in _CANNOT and len(ways) > 1:
                     del ways[0]
                     continue
+                _raise_if_unreadable(source, file.fileno(), offset)
                 raise
             if moved == 0 and len(ways) > 1:  # the end of the file, or a file system that this way cannot read
                 del ways[0]
@@ -145,6 +156,14 @@ def _copy(out: int, run: list[OutputTensor], progress: Progress, digester: _Dige
             progress(moved)
             if digester:
                 digester.advance(moved)
+
+
+def _raise_if_unreadable(source: Path, fd: int, offset: int) -> None:
+    """A copy that failed does not say which side failed: try the reading alone."""
+    try:
+        preadinto(fd, memoryview(bytearray(1)), offset)
+    except OSError as problem:
+        raise unreadable(source, problem) from problem
 
 
 def _by_copy_file_range(source: int, out: int, offset: int, count: int) -> int:
@@ -168,7 +187,7 @@ def _by_read_and_write(source: int, out: int, offset: int, count: int) -> int:
     return got
 
 
-def _write_all(out: int, data: bytes, progress: Progress, digester: _Digester | None) -> None:
+def _write_all(out: int, data: bytes | memoryview, progress: Progress, digester: Digester | None) -> int:
     view = memoryview(data)
     while view:
         wrote = os.write(out, view[:BLOCK])
@@ -177,6 +196,7 @@ def _write_all(out: int, data: bytes, progress: Progress, digester: _Digester | 
         progress(wrote)
         if digester:
             digester.advance(wrote)
+    return len(data)
 
 
 _SYNC_FILE_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None) if os.name == "posix" else None
@@ -190,70 +210,3 @@ def _start_writeback(out: int) -> None:
     """
     if _SYNC_FILE_RANGE is not None:
         _SYNC_FILE_RANGE(out, ctypes.c_int64(0), ctypes.c_int64(0), _SYNC_FILE_RANGE_WRITE)
-
-
-class _Digester(threading.Thread):
-    """Follows the writer through the file: SHA-256 of the whole, XXH3-128 of each tensor."""
-
-    def __init__(self, out: int, path: Path, header: bytes, infos: Mapping[str, TensorInfo]) -> None:
-        super().__init__(name="digest", daemon=True)
-        self._path = path
-        self._spans = [(None, len(header)), *((name, info.nbytes) for name, info in infos.items())]
-        self._written = 0
-        self._stopped = False
-        self._changed = threading.Condition()
-        self._failure: BaseException | None = None
-        self.sha256 = hashlib.sha256()
-        self.xxh3: dict[str, str] = {}
-        self.start()
-
-    def advance(self, count: int) -> None:
-        with self._changed:
-            self._written += count
-            self._changed.notify()
-
-    def finish(self) -> None:
-        """Wait until everything written has been digested."""
-        self.join()
-        if self._failure:
-            raise self._failure
-
-    def stop(self) -> None:
-        with self._changed:
-            self._stopped = True
-            self._changed.notify()
-        self.join()
-
-    def run(self) -> None:
-        try:
-            self._digest()
-        except BaseException as problem:
-            self._failure = problem
-
-    def _digest(self) -> None:
-        import xxhash
-
-        position = 0
-        buffer = memoryview(bytearray(BLOCK))
-        with self._path.open("rb", buffering=0) as file:
-            for name, length in self._spans:
-                fast = xxhash.xxh3_128()
-                end = position + length
-                while position < end:
-                    want = min(BLOCK, end - position)
-                    if not self._wait_for(position + want):
-                        return
-                    got = preadinto(file.fileno(), buffer[:want], position)
-                    if got == 0:
-                        raise OSError(errno.EIO, "the written file is shorter than what was written", str(self._path))
-                    self.sha256.update(buffer[:got])
-                    if name is not None:
-                        fast.update(buffer[:got])
-                    position += got
-                if name is not None:
-                    self.xxh3[name] = fast.hexdigest()
-
-    def _wait_for(self, position: int) -> bool:
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._written >= position)
-            return not self._stopped

@@ -5,16 +5,19 @@ release's own rules, and compare. A difference is something that the engine woul
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from converter.drafter.layout import expected_tensors
+from converter.drafter.drafter import Embedding
+from converter.drafter.layout import Expected, expected_tensors
 from converter.drafter.points import describe_point, describe_points
 from converter.drafter.spec import DrafterSpec, Origin, differences
 from converter.drafter.target import Target
 from converter.findings import Finding, error, warning
+from converter.rules.behaviours import EMBEDDINGS
 from converter.rules.engine import ConfigEntry, EngineRelease, all_releases, known_releases, nested
-from converter.rules.targets import TargetRule, architectures, capturing_releases
+from converter.rules.ids import WITHOUT_IDS
+from converter.rules.targets import TargetRule, architectures, capturing_releases, target_rule
 
 # Spec attribute -> code of the finding that an engine does not honour or accept it.
 CODES: Mapping[str, str] = {
@@ -63,7 +66,7 @@ class Examination:
     findings: tuple[Finding, ...]
 
 
-def examine(engine: EngineRelease, spec: DrafterSpec, target: Target) -> Examination:
+def examine(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: Embedding = "unknown") -> Examination:
     """Lower `spec` (capture points ascending) for one release and compare with what the release reads back."""
     findings: list[Finding] = []
     if engine.newer_than_known:
@@ -76,6 +79,8 @@ def examine(engine: EngineRelease, spec: DrafterSpec, target: Target) -> Examina
         findings += _captures(engine, rule, spec, target)
         if ids is None:
             findings.append(_no_ids(engine, rule, spec, target))
+    if embedding == "trained" and EMBEDDINGS[engine.rules["embedding"]](spec.target_hidden_size, spec.hidden_size):
+        findings.append(_embedding_replaced(engine))
     served = engine.rules.get("served_dtype", {}).get(spec.dtype)
     if served:
         findings.append(_served_dtype(engine, spec, served))
@@ -98,13 +103,16 @@ def compare(
     skip_points: bool = False,
 ) -> list[Finding]:
     """What the release reads out of config, tensor names and launch options, against what was trained."""
-    view = engine.view(config, names, target, launch)
+    # Without a class that gives the ids their meaning, they are read as what they were written as.
+    view = engine.view(config, names, replace(target, architecture="") if skip_points else target, launch)
     if view.spec is None:
         return [error(OTHER, f"{engine} could not read the config written for it", where="config.json")]
     differing = [d for d in differences(spec, view.spec) if not (skip_points and d == "capture_points")]
     codes = {CODES.get(field, OTHER): field for field in reversed(differing)}  # one finding a code
     findings = [_not_honoured(engine, spec, field, view.spec) for field in codes.values()]
-    lost = [n for n in (*view.ignored, *view.missing) if not _explained(n, engine, spec, differing)]
+    findings += [_lacking(engine, name) for name in engine.rules.get("required_tensors", {}) if name not in names]
+    expected = expected_tensors(view.spec) | expected_tensors(spec)
+    lost = [n for n in (*view.ignored, *view.missing) if not _explained(n, engine, spec, expected, differing)]
     if lost:
         findings.append(
             error(
@@ -121,11 +129,13 @@ def _names(engine: EngineRelease, spec: DrafterSpec) -> list[str]:
     return names + (["d2t", "t2d"] if spec.draft_vocab_size != spec.vocab_size else [])
 
 
-def _explained(name: str, engine: EngineRelease, spec: DrafterSpec, differing: Sequence[str]) -> bool:
+def _explained(
+    name: str, engine: EngineRelease, spec: DrafterSpec, tensors: Mapping[str, Expected], differing: Sequence[str]
+) -> bool:
     """True where the tensor (by written or canonical name) belongs to a feature or a layer that the release is
     already said not to honour."""
     broken = "num_hidden_layers" in engine.limits and engine.broken_limit(spec, "num_hidden_layers")
-    for canonical, expected in expected_tensors(spec).items():
+    for canonical, expected in tensors.items():
         if name in (canonical, engine.names_for(canonical)):
             later_layer = canonical.startswith("layers.") and not canonical.startswith("layers.0.")
             return expected.feature in differing or (later_layer and broken)
@@ -194,6 +204,18 @@ def _not_honoured(engine: EngineRelease, spec: DrafterSpec, field: str, view: Dr
     )
 
 
+def _lacking(engine: EngineRelease, name: str) -> Finding:
+    releases = [e.release for e in all_releases(engine.name) if name not in e.rules.get("required_tensors", {})]
+    _, fixes = _where_it_works(engine, releases, "")
+    return error(
+        OTHER,
+        f"{engine} does not do without the tensor {name}, which this drafter lacks",
+        where=name,
+        why=engine.rules["required_tensors"][name],
+        fix=fixes,
+    )
+
+
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
@@ -228,6 +250,16 @@ def _limit(engine: EngineRelease, spec: DrafterSpec, attribute: str) -> Finding:
         expected=allowed[kind](limit[kind]),
         why=limit["otherwise"],
         fix=fixes,
+    )
+
+
+def _embedding_replaced(engine: EngineRelease) -> Finding:
+    return error(
+        "K131",
+        f"{engine} replaces the drafter's embedding by the target's, from which it was trained further",
+        where="embed_tokens.weight",
+        why="the drafter would read its tokens through another embedding than it was trained with",
+        fix=("serve it with an engine that keeps the drafter's own (vLLM), or train with the embedding frozen",),
     )
 
 
@@ -308,6 +340,18 @@ def capture_table(engine: str, architecture: str, point: int, layers: int | None
 
 
 def _no_ids(engine: EngineRelease, rule: TargetRule, spec: DrafterSpec, target: Target) -> Finding:
+    if rule.id_rule == "ids_ignored":
+        reading = [r for r in known_releases(engine.name) if _reads_ids(engine.name, r, target.architecture)]
+        own = engine.default_points(target)
+        return error(
+            "K123",
+            f"{engine} reads no layer ids; of {rule.architecture} it captures {rule.default_points} and nothing else",
+            where=_origin(spec.origins.get("capture_points")),
+            found=describe_points(spec.capture_points),
+            expected=describe_points(own) if own else "the target's number of layers (--target FOLDER) to compare",
+            why="it would feed other states than those trained on",
+            fix=_where_it_works(engine, reading, "")[1],
+        )
     return error(
         "K123",
         f"no list of ids makes {engine} capture {describe_points(spec.capture_points)} of {target.architecture}",
@@ -315,6 +359,11 @@ def _no_ids(engine: EngineRelease, rule: TargetRule, spec: DrafterSpec, target: 
         found=f"id rule {rule.id_rule}",
         why=f"it would feed {rule.default_points} or other states than those trained on",
     )
+
+
+def _reads_ids(engine: str, release: str, architecture: str) -> bool:
+    rule = target_rule(engine, release, architecture)
+    return rule is not None and rule.id_rule not in WITHOUT_IDS
 
 
 __all__ = ["Examination", "compare", "examine", "span"]

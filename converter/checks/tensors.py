@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from converter.checkpoint.header import FLOATS
+from converter.checkpoint.header import DTYPE_NAMES, FLOATS
 from converter.checkpoint.reader import Checkpoint, StoredTensor
 from converter.drafter.layout import Expected, expected_tensors
 from converter.drafter.spec import DrafterSpec
@@ -14,7 +14,7 @@ _MAP = ("d2t", "t2d")
 
 
 def check_tensors(spec: DrafterSpec, checkpoint: Checkpoint, tensors: Mapping[str, str]) -> Iterator[Finding]:
-    """T103 missing, T104 misshapen, T105 not implied by the config, T106 not floating point, T107 mixed dtypes."""
+    """T103 missing, T104 misshapen, T105 not implied by the config, T106 not floating, T107 mixed dtypes, C205."""
     wanted = expected_tensors(spec)
     for canonical, expected in wanted.items():
         if canonical not in tensors:
@@ -29,6 +29,7 @@ def check_tensors(spec: DrafterSpec, checkpoint: Checkpoint, tensors: Mapping[st
     extra = [stored for canonical, stored in tensors.items() if canonical not in wanted and canonical not in _MAP]
     if extra:
         yield _not_implied(extra, spec)
+    yield from _other_dtype(spec, checkpoint, tensors)
     yield from _mixed(checkpoint, [t for c, t in tensors.items() if c not in _MAP])
 
 
@@ -84,6 +85,18 @@ def _not_float(stored: StoredTensor) -> Finding:
         why="a quantised drafter needs scales, which this release does not convert",
         fix=("convert the unquantised drafter and quantise afterwards",),
     )
+
+
+def _other_dtype(spec: DrafterSpec, checkpoint: Checkpoint, tensors: Mapping[str, str]) -> Iterator[Finding]:
+    stored = checkpoint.tensors.get(tensors.get("fc.weight", ""))
+    if stored and DTYPE_NAMES.get(stored.info.dtype, spec.dtype) != spec.dtype:
+        yield warning(
+            "C205",
+            f"the config says {spec.dtype}, the weights are {DTYPE_NAMES[stored.info.dtype]}",
+            where=spec.origins["dtype"].where,
+            why="engines cast the weights to what the config says",
+            fix=(f"to store them so: --dtype {spec.dtype}",),
+        )
 
 
 def _mixed(checkpoint: Checkpoint, names: list[str]) -> Iterator[Finding]:

@@ -46,6 +46,8 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
             help="Where to run the sample."),
         "min-accuracy": click.option("--min-accuracy", type=click.FloatRange(0, 1), metavar="X",
             help="Refuse below this step-0 accuracy on the sample (0 to 1)."),
+        "mapping": click.option("--mapping", "mappings", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
+            help="Rules of your own: a new dialect or engine, or changes to one (schemas/ describe the form)."),
         "allow": click.option("--allow", multiple=True, metavar="CODE",
             help="Let this finding through; the seal records it."),
         "strict": click.option("--strict", is_flag=True, help="Treat warnings as errors."),
@@ -64,7 +66,7 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
     return decorate
 
 
-_COMMON = ("target", "target-arch", "aux", "sample", "device", "min-accuracy", "allow", "strict")
+_COMMON = ("target", "target-arch", "aux", "sample", "device", "min-accuracy", "mapping", "allow", "strict")
 _OUTPUT = ("report", "json", "verbose", "quiet")
 
 
@@ -120,11 +122,54 @@ def explain_command(code: str) -> None:
         _fail(2, f"there is no finding {code}; codes are a letter and three digits, e.g. K103")
 
 
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@eagle3.command("dialects", context_settings=_CONTEXT)
+@_JSON
+def dialects_command(as_json: bool) -> None:
+    """List the dialects that can be read, with their conventions."""
+    from converter.report import rules
+
+    click.echo(json.dumps(rules.dialects(), indent=2) if as_json else rules.dialects_text())
+
+
+@eagle3.group("engines", context_settings=_CONTEXT)
+def engines_group() -> None:
+    """What is known of serving engines."""
+
+
+@engines_group.command("list", context_settings=_CONTEXT)
+@click.argument("engine", required=False, metavar="[NAME[==RELEASE]]")
+@_JSON
+def engines_list_command(engine: str | None, as_json: bool) -> None:
+    """List the engines, or all that is known of one release: what it ignores, and what its target classes capture."""
+    from converter.errors import UsageError
+    from converter.report import rules
+    from converter.rules.engine import resolve
+
+    if engine is None:
+        click.echo(json.dumps(rules.engines(), indent=2) if as_json else rules.engines_text())
+        return
+    try:
+        releases = resolve(engine)
+    except UsageError as problem:
+        _fail(2, str(problem))
+    if as_json:
+        click.echo(json.dumps([rules.engine(r) for r in releases], indent=2))
+    else:
+        click.echo("\n\n".join(rules.engine_text(r) for r in releases))
+
+
 def _request(options: dict[str, Any], **more: Any) -> Request:
     from converter.drafter.points import parse_points
     from converter.errors import UsageError
     from converter.pipeline import Request
     from converter.report.explain import known_codes
+    from converter.rules import loading
+
+    for path in options["mappings"]:
+        loading.add(path)
 
     unknown = [code for code in options["allow"] if code not in known_codes()]
     if unknown:
@@ -174,7 +219,7 @@ class _Show:
             self._failed(problem)
             sys.exit(problem.exit_code)
         except KeyboardInterrupt:
-            _fail(130, "interrupted; OUT is as it was before")
+            _fail(130, "interrupted; OUT is whole: as it was before, or new")
         if not (self._quiet and report.outcome != "refused"):
             getattr(self._printer(), method)(report)
         sys.exit(1 if report.outcome == "refused" else 0)

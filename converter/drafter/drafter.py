@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from converter.checkpoint.reader import Checkpoint
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.vocab import VocabularyMap
+
+# The drafter's own embedding held against the target's; "unknown" without the target's weights.
+Embedding = Literal["absent", "unknown", "target's", "trained", "unrelated"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Drafter:
     """tensors   canonical name -> name in the checkpoint
     dropped   checkpoint tensors that no engine needs -> why
     vocab     None where draft and target vocabulary are the same and no map was stored
+    embedding whose rows its own embedding holds
     """
 
     checkpoint: Checkpoint
@@ -40,3 +45,4 @@ class Drafter:
     tensors: Mapping[str, str]
     dropped: Mapping[str, str]
     vocab: VocabularyMap | None
+    embedding: Embedding = "unknown"

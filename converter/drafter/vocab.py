@@ -78,12 +78,12 @@ def read_both_ways(d2t: NDArray[np.integer], t2d: NDArray[np.bool_] | None, voca
 
 @dataclass(frozen=True)
 class VocabularyMap:
-    """ids      target id of each draft id, int64 [Vd]
-    stored   the form in which the input's d2t holds them; None where there was none to read (taken from t2d)
+    """ids   target id of each draft id, int64 [Vd]
+    source   where they come from: d2t in one of its forms, the marks of t2d, or the rows of a frozen head
     """
 
     ids: NDArray[np.int64]
-    stored: Form | None
+    source: Literal["offsets", "ids", "t2d", "head"]
 
     @property
     def identity(self) -> bool:
@@ -148,7 +148,7 @@ def _without_d2t(
     if draft_vocab_size == vocab_size:
         return None, []
     if t2d is not None and int(np.count_nonzero(t2d)) == draft_vocab_size:
-        return VocabularyMap(np.flatnonzero(t2d).astype(np.int64), None), [
+        return VocabularyMap(np.flatnonzero(t2d).astype(np.int64), "t2d"), [
             warning(
                 "V202",
                 "d2t is missing; it was made anew from t2d",

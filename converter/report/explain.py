@@ -25,8 +25,7 @@ _INDENT = 18
 
 @cache
 def catalogue() -> Mapping[str, Mapping[str, Any]]:
-    file = loading.rules_folder() / "findings.yaml"
-    findings: Mapping[str, Mapping[str, Any]] = loading.parse(file.read_bytes(), "findings.yaml")["findings"]
+    findings: Mapping[str, Mapping[str, Any]] = loading.load("", "findings")["findings"]
     return findings
 
 

@@ -285,8 +285,13 @@ def _vocabulary(report: Report) -> str:
     spec, vocab = report.drafter.spec, report.drafter.vocab
     if vocab is None:
         return f"{spec.draft_vocab_size:,}, the target's own, no map"
-    stored = {"offsets": "stored as offsets", "ids": "stored as ids", None: "made from t2d"}[vocab.stored]
-    agrees = ", agrees with t2d" if "t2d" in report.drafter.tensors and vocab.stored else ""
+    stored = {
+        "offsets": "stored as offsets",
+        "ids": "stored as ids",
+        "t2d": "made from t2d",
+        "head": "recovered from the head's rows",
+    }[vocab.source]
+    agrees = ", agrees with t2d" if "t2d" in report.drafter.tensors and vocab.source in ("offsets", "ids") else ""
     return f"{spec.draft_vocab_size:,} of {spec.vocab_size:,}, {stored}{agrees}"
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from converter.checkpoint.header import DTYPE_NAMES
 from converter.checkpoint.reader import Checkpoint
 from converter.drafter.drafter import Provenance
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.drafter.vocab import Form
-from converter.findings import Finding, error, warning
+from converter.findings import Finding, error, note, warning
 from converter.rules import loading
 from converter.rules.fields import IdMeaning, leaves, lookup, read_spec
-from converter.rules.names import first_match, translate
+from converter.rules.names import first_match, match, translate
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class Recognition:
     refusal: Finding | None
 
 
-def recognise(config: Mapping[str, Any]) -> Recognition:
-    """Find the dialect whose `recognise` conditions the config meets."""
+def recognise(config: Mapping[str, Any], tensors: Iterable[str]) -> Recognition:
+    """Find the dialect whose `recognise` conditions the config meets, or say what else the checkpoint is."""
     for name in loading.names("dialects"):
         document = loading.load("dialects", name)
         for other in document.get("refuse", ()):
@@ -52,7 +53,35 @@ def recognise(config: Mapping[str, Any]) -> Recognition:
                 return Recognition(None, _refused(document["title"], other, config))
         if any(_meets(config, condition) for condition in document["recognise"]):
             return Recognition(_of(document, config), None)
+    names = list(tensors)
+    for kind in loading.load("", "others")["kinds"]:
+        if all(_holds(group, config, names) for group in kind["all"]):
+            return Recognition(None, _something_else(kind["title"]))
     return Recognition(None, None)
+
+
+def _holds(group: Mapping[str, Any], config: Mapping[str, Any], names: Sequence[str]) -> bool:
+    [(quantifier, conditions)] = group.items()
+    met = any(_shows(condition, config, names) for condition in conditions)
+    return met if quantifier == "any" else not met
+
+
+def _shows(condition: Mapping[str, Any], config: Mapping[str, Any], names: Sequence[str]) -> bool:
+    if "tensor" in condition:
+        return any(match(condition["tensor"], name) is not None for name in names)
+    value = lookup(config, condition["key"])
+    if isinstance(value, list) and value:
+        value = value[0]
+    return value is not None if "one_of" not in condition else value in condition["one_of"]
+
+
+def _something_else(title: str) -> Finding:
+    return error(
+        "F112",
+        f"this is no EAGLE-3 drafter but {title}",
+        where="config.json and tensor names",
+        expected="an EAGLE-3 drafter",
+    )
 
 
 def _of(document: Mapping[str, Any], config: Mapping[str, Any]) -> Dialect:
@@ -119,22 +148,52 @@ def read(
     rules = dialect.rules
     given = {"capture_points": tuple(points)} if points is not None else None
     meaning = IdMeaning(rules["ids"]["rule"], target.layers, rules["ids"].get("default"))
-    reading = read_spec(config, rules["fields"], meaning, given=given)
     tensors: dict[str, str] = {}
     dropped: dict[str, str] = {}
-    findings = list(reading.findings)
+    findings: list[Finding] = []
+    prefix = _wrapper(list(checkpoint.tensors))
+    if prefix:
+        findings.append(_unwrapped(prefix, len(checkpoint.tensors)))
     for name in checkpoint.tensors:
-        canonical = translate(rules["tensors"], name)
-        drop = first_match(rules.get("drop", {}), name)
+        bare = name.removeprefix(prefix)
+        canonical = translate(rules["tensors"], bare)
+        drop = first_match(rules.get("drop", {}), bare)
         if canonical is not None and canonical not in tensors:
             tensors[canonical] = name
         elif drop is not None:
             dropped[name] = rules["drop"][drop]
         else:
             findings.append(_unknown_tensor(dialect, name, tensors.get(canonical or "")))
-    findings += _unknown_keys(dialect, config)
+    fc = checkpoint.tensors.get(tensors.get("fc.weight", ""))
+    derived = {"dtype": (DTYPE_NAMES[fc.info.dtype], fc.name)} if fc and fc.info.dtype in DTYPE_NAMES else None
+    reading = read_spec(config, rules["fields"], meaning, given=given, derived=derived)
+    findings += [*reading.findings, *_unknown_keys(dialect, config)]
     facts = {key: lookup(config, path) for key, path in rules.get("provenance", {}).items()}
     return DialectReading(reading.spec, _provenance(dialect, facts), tensors, dropped, tuple(findings), reading.ids)
+
+
+# What training wrappers put before every name: DistributedDataParallel, torch.compile, trainers' own modules.
+_WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "draft_model.", "model.")
+
+
+def _wrapper(names: Sequence[str]) -> str:
+    """The prefix that every tensor bears, "" where there is none: cutting one off some names would corrupt them."""
+    prefix = ""
+    while names:
+        found = next((w for w in _WRAPPERS if all(n.startswith(prefix + w) for n in names)), None)
+        if found is None:
+            return prefix
+        prefix += found
+    return prefix
+
+
+def _unwrapped(prefix: str, count: int) -> Finding:
+    return note(
+        "T108",
+        f"all {count} tensor names began with {prefix}, which was cut off",
+        where=prefix,
+        why="a training wrapper puts it there; no engine knows the names with it",
+    )
 
 
 def _provenance(dialect: Dialect, facts: Mapping[str, Any]) -> Provenance:

@@ -19,7 +19,7 @@ from converter.drafter.target import Target
 from converter.errors import UsageError
 from converter.rules import ids as id_rules
 from converter.rules import loading
-from converter.rules.behaviours import LAUNCH, WRITERS
+from converter.rules.behaviours import LAUNCH, POINTS, WRITERS
 from converter.rules.fields import IdMeaning, read_spec
 from converter.rules.names import first_match, translate, translate_back
 from converter.rules.targets import TargetRule, target_rule
@@ -73,9 +73,29 @@ class EngineRelease:
         return target_rule(self.name, self.release, architecture)
 
     def layer_ids(self, spec: DrafterSpec, target: Target) -> tuple[int, ...] | None:
-        """The ids that make this release capture the spec's points in `target`; None where none do."""
+        """The ids that make this release capture the spec's points in `target`; None where none do.
+
+        Where a release reads no ids, its own points are reached by any list: the one that later releases read is
+        written, so that one folder serves both.
+        """
         rule = self.target(target.architecture)
-        return None if rule is None else id_rules.solve(rule.id_rule, spec.capture_points, target.layers)
+        if rule is None:
+            return None
+        if rule.id_rule == "ids_ignored":
+            own = self.default_points(target) == tuple(sorted(spec.capture_points))
+            return id_rules.solve("plus_one", spec.capture_points, target.layers) if own else None
+        return id_rules.solve(rule.id_rule, spec.capture_points, target.layers)
+
+    def default_points(self, target: Target) -> tuple[int, ...] | None:
+        """The points that this release captures where it has no ids; None for an unknown class or depth."""
+        rule = self.target(target.architecture)
+        if rule is None or target.layers is None:
+            return None
+        return tuple(sorted(set(POINTS[rule.default_points](target.layers))))
+
+    def needs_flags(self, spec: DrafterSpec, target: Target) -> bool:
+        """True where other points than the default hold only with `other_points.flags` on the command line."""
+        return "other_points" in self.rules and self.default_points(target) != tuple(sorted(spec.capture_points))
 
     def names_for(self, canonical: str) -> str | None:
         """The name under which this release loads a canonical tensor; None where it does not."""
@@ -119,8 +139,8 @@ class EngineRelease:
         spec = read_spec(config, self.rules["read"], meaning, launch=launch).spec
         if spec is None:
             return EngineView(None, {}, (), tuple(names))
-        # Engines capture while they walk through the layers, whatever the order of the ids.
-        spec = replace(spec, capture_points=tuple(sorted(spec.capture_points)))
+        # Engines capture while they walk through the layers, whatever the order of the ids, and each layer once.
+        spec = replace(spec, capture_points=tuple(sorted(set(spec.capture_points))))
         wanted = expected_tensors(spec)
         received: dict[str, str] = {}
         ignored = []
@@ -144,6 +164,8 @@ class EngineRelease:
             command += [option, _filled(value, words)]
         for option, value in self.launch_options(spec).items():
             command += [option, str(value)]
+        if self.needs_flags(spec, target):
+            command += self.rules["other_points"]["flags"]
         limit = target.max_position_embeddings
         short = limit is not None and spec.max_position_embeddings < limit
         return (dict(self.rules["context_limit"]["environment"]) if short else {}), command

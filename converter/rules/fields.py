@@ -67,11 +67,13 @@ def read_spec(
     *,
     where: str = "config.json",
     given: Mapping[str, Any] | None = None,
+    derived: Mapping[str, tuple[Any, str]] | None = None,
     launch: Mapping[str, Any] | None = None,
 ) -> SpecReading:
     """Read every field of the spec by its rule.
 
     given    fields set by the user, which outrank the config
+    derived  field -> value and tensor that it follows from, where the config is silent
     launch   launch options by name, for engines that take a field from there
     """
     values: dict[str, Any] = {}
@@ -98,6 +100,8 @@ def read_spec(
                 if rule.get("how") == "ids":
                     ids = values[field]
                     values[field] = points_of(meaning.rule, ids, meaning.layers)
+            elif derived and field in derived:
+                values[field], origins[field] = derived[field][0], Origin("derived", derived[field][1])
             if values.get(field) is None:
                 values[field], origins[field] = _absent(field, rule, values, meaning)
         except Unreadable as problem:

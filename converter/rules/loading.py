@@ -18,6 +18,7 @@ from converter.errors import RulesError
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
+    from pathlib import Path
 
 PACKAGE = "converter.mappings"
 
@@ -39,16 +40,69 @@ def rules_folder(kind: str = "") -> Traversable:
     return folder / kind if kind else folder
 
 
+# Rule files of the user, by kind and name, as they stand (--mapping).
+_added: dict[tuple[str, str], Mapping[str, Any]] = {}
+_KINDS = {"dialect": "dialects", "engine": "engines"}
+
+
 def names(kind: str) -> list[str]:
-    """Names of the built-in rule files of a kind ("dialects", "engines")."""
-    return sorted(p.name.removesuffix(".yaml") for p in rules_folder(kind).iterdir() if p.name.endswith(".yaml"))
+    """Names of the rule files of a kind ("dialects", "engines"), the user's included."""
+    return sorted({*_built_in(kind), *(name for of, name in _added if of == kind)})
+
+
+@cache
+def _built_in(kind: str) -> frozenset[str]:
+    return frozenset(p.name.removesuffix(".yaml") for p in rules_folder(kind).iterdir() if p.name.endswith(".yaml"))
 
 
 @cache
 def load(kind: str, name: str) -> Mapping[str, Any]:
-    """A built-in rule file. Raises RulesError where it is no YAML mapping."""
+    """A rule file, with the user's own merged over the built-in one; kind "" is the top folder."""
+    added = _added.get((kind, name))
+    if name not in _built_in(kind):
+        assert added is not None
+        return added
     file = rules_folder(kind) / f"{name}.yaml"
-    return parse(file.read_bytes(), f"{kind}/{name}.yaml")
+    document = parse(file.read_bytes(), f"{kind}/{name}.yaml")
+    return document if added is None else _combined(document, added)
+
+
+def _combined(document: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """The user's keys over the built-in ones; blocks and target rows of both count, the user's last and first."""
+    combined = {k: deepcopy(v) for k, v in document.items()}
+    _merge(combined, {k: v for k, v in added.items() if k not in ("releases", "targets")})
+    for key in ("releases", "targets"):
+        if key in document or key in added:
+            combined[key] = [*document.get(key, ()), *added.get(key, ())]
+    return combined
+
+
+def add(path: Path) -> None:
+    """Add a rule file of the user for this process: a new dialect or engine, or changes to one that is known.
+
+    Raises RulesError: unreadable, no rule file, or against the schema (every fault is named).
+    """
+    from converter.rules.schema import check
+
+    try:
+        document = parse(path.read_bytes(), str(path))
+    except OSError as problem:
+        raise RulesError(f"--mapping {path}: {problem.strerror}") from problem
+    kind = next((k for k in _KINDS if k in document), None)
+    if kind is None or not isinstance(document[kind], str):
+        raise RulesError(f"--mapping {path}: expected the key `dialect` or `engine` with a name")
+    name, folder = document[kind], _KINDS[kind]
+    known = load(folder, name) if name in names(folder) else None
+    faults = check(document if known is None else _combined(known, document), kind)
+    if faults:
+        raise RulesError(f"--mapping {path}: " + "; ".join(faults[:5]))
+    _added[folder, name] = document
+    load.cache_clear()
+
+
+def added_files() -> Mapping[str, Mapping[str, Any]]:
+    """The user's own rules by "kind/name", for the seal."""
+    return {f"{kind}/{name}": document for (kind, name), document in _added.items()}
 
 
 def parse(text: bytes, where: str) -> Mapping[str, Any]:

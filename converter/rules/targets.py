@@ -37,15 +37,20 @@ class TargetRule:
 
 
 @cache
-def _table(engine: str) -> dict[str, list[dict[str, Any]]]:
-    rows: dict[str, list[dict[str, Any]]] = {}
+def _built_in(engine: str) -> list[dict[str, Any]]:
     file = loading.rules_folder("engines") / f"{engine}.targets.json"
-    for row in json.loads(file.read_bytes())["targets"]:
+    rows: list[dict[str, Any]] = json.loads(file.read_bytes())["targets"] if file.is_file() else []
+    return rows
+
+
+def _table(engine: str) -> dict[str, list[dict[str, Any]]]:
+    """Rows by class; those that the user added (`targets` of an engine file) come first and win."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in [*loading.load("engines", engine).get("targets", ()), *_built_in(engine)]:
         rows.setdefault(row["architecture"], []).append(row)
     return rows
 
 
-@cache
 def target_rule(engine: str, release: str, architecture: str) -> TargetRule | None:
     """The row for a target class in a release, or None where the engine cannot use it as a target."""
     for row in _table(engine).get(architecture, ()):
@@ -55,6 +60,7 @@ def target_rule(engine: str, release: str, architecture: str) -> TargetRule | No
 
 
 def architectures(engine: str, release: str) -> list[str]:
+    """Every class that the release can use as a target."""
     return sorted(a for a in _table(engine) if target_rule(engine, release, a))
 
 

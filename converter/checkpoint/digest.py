@@ -1,0 +1,119 @@
+"""Reads a file while it is written: SHA-256 of the whole, XXH3-128 of each tensor, values that are no numbers."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from converter.checkpoint.header import TensorInfo
+from converter.checkpoint.reader import preadinto
+
+_BLOCK = 1 << 20  # bytes digested at once: small enough for a core's cache, a multiple of every element's size
+
+# dtype -> how numpy reads its bits, and the exponent bits, which are all set in NaN and infinity only.
+_EXPONENTS: Mapping[str, tuple[str, int]] = {
+    "BF16": ("<u2", 0x7F80),
+    "F16": ("<u2", 0x7C00),
+    "F32": ("<u4", 0x7F800000),
+    "F64": ("<u8", 0x7FF0000000000000),
+}
+
+
+class Digester(threading.Thread):
+    """Follows the writer of `path`: a header of `header_size` bytes, then the tensors of `infos` side by side."""
+
+    def __init__(self, path: Path, header_size: int, infos: Mapping[str, TensorInfo]) -> None:
+        super().__init__(name="digest", daemon=True)
+        self._path = path
+        self._header_size = header_size
+        self._infos = infos
+        self._written = 0
+        self._stopped = False
+        self._changed = threading.Condition()
+        self._failure: BaseException | None = None
+        self.sha256 = hashlib.sha256()
+        self.xxh3: dict[str, str] = {}
+        self.not_finite: dict[str, int] = {}
+        self.start()
+
+    def advance(self, count: int) -> None:
+        """The writer has written `count` more bytes."""
+        with self._changed:
+            self._written += count
+            self._changed.notify()
+
+    def finish(self) -> None:
+        """Wait until everything written has been digested; raises what went wrong meanwhile."""
+        self.join()
+        if self._failure:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Give up where it is."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        self.join()
+
+    def run(self) -> None:
+        try:
+            self._digest()
+        except BaseException as problem:
+            self._failure = problem
+
+    def _digest(self) -> None:
+        import xxhash
+
+        buffer = memoryview(bytearray(_BLOCK))
+        with self._path.open("rb", buffering=0) as file:
+            position = self._span(file.fileno(), 0, self._header_size, buffer, None, "")
+            for name, info in self._infos.items():
+                fast = xxhash.xxh3_128()
+                position = self._span(file.fileno(), position, info.nbytes, buffer, fast, name)
+                if self._stopped:
+                    return
+                self.xxh3[name] = fast.hexdigest()
+
+    def _span(self, fd: int, position: int, length: int, buffer: memoryview, fast: object, name: str) -> int:
+        """Digest `length` bytes from `position`; the position after them."""
+        import xxhash
+
+        end = position + length
+        while position < end:
+            want = min(_BLOCK, end - position)
+            if not self._wait_for(position + want):
+                return position
+            block = buffer[:want]
+            got = 0
+            while got < want:
+                step = preadinto(fd, block[got:], position + got)
+                if step == 0:
+                    raise OSError(errno.EIO, "the written file is shorter than what was written", str(self._path))
+                got += step
+            self.sha256.update(block)
+            if isinstance(fast, xxhash.xxh3_128):
+                fast.update(block)
+                bad = count_not_finite(block, self._infos[name].dtype)
+                if bad:
+                    self.not_finite[name] = self.not_finite.get(name, 0) + bad
+            position += want
+        return position
+
+    def _wait_for(self, position: int) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._written >= position)
+            return not self._stopped
+
+
+def count_not_finite(block: memoryview, dtype: str) -> int:
+    """How many values of a block are NaN or infinite; 0 for dtypes that have no such values here."""
+    if dtype not in _EXPONENTS:
+        return 0
+    import numpy as np
+
+    form, exponent = _EXPONENTS[dtype]
+    bits = np.bitwise_and(np.frombuffer(block, dtype=form), exponent)
+    return int(np.count_nonzero(bits == exponent)) if bits.size and bits.max() == exponent else 0

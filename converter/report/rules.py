@@ -1,0 +1,137 @@
+"""`eagle3 dialects` and `eagle3 engines list`: what is known, with the source of each fact, as text or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from converter.rules import loading
+from converter.rules.engine import EngineRelease, all_releases, known_releases
+from converter.rules.targets import architectures, target_rule
+
+
+def dialects() -> list[dict[str, Any]]:
+    """Every dialect: name, what tells it, its id convention and the fields that it may leave out."""
+    result = []
+    for name in loading.names("dialects"):
+        document = loading.load("dialects", name)
+        result.append(
+            {
+                "dialect": name,
+                "title": document["title"],
+                "recognised_by": list(document["recognise"]),
+                "ids": dict(document["ids"]),
+                "vocabulary_map": document["vocabulary_map"],
+                "defaults": _sources(document["fields"], "default"),
+                "by_release": [block["range"] for block in document.get("releases", ())],
+            }
+        )
+    return result
+
+
+def engines() -> list[dict[str, Any]]:
+    """Every engine: known releases, and those whose own classes were run."""
+    return [
+        {
+            "engine": name,
+            "title": loading.load("engines", name)["title"],
+            "known": known_releases(name),
+            "proved": list(loading.load("engines", name)["proved"]),
+            "target_classes": len(architectures(name, known_releases(name)[-1])),
+        }
+        for name in loading.names("engines")
+    ]
+
+
+def engine(release: EngineRelease) -> dict[str, Any]:
+    """One release: what it ignores or refuses, and what each target class can capture."""
+    rules = release.rules
+    return {
+        "engine": release.requirement,
+        "proved": release.proved,
+        "honoured_since": honoured_since(release.name),
+        "never_honoured": _sources(rules["read"], "fixed"),
+        "limits": {name: dict(limit) for name, limit in rules.get("limits", {}).items()},
+        "embedding": rules["embedding"],
+        "targets": [
+            {
+                "architecture": row.architecture,
+                "id_rule": row.id_rule,
+                "embedding": row.embedding,
+                "layers": row.inner,
+                "last_layer": row.last,
+                "source": row.source,
+            }
+            for name in architectures(release.name, release.release)
+            if (row := target_rule(release.name, release.release, name)) is not None
+        ],
+    }
+
+
+def honoured_since(name: str) -> dict[str, str]:
+    """Field -> first known release that reads it from the config or a launch option; "" where none does."""
+    since: dict[str, str] = {}
+    for release in all_releases(name):
+        for field, rule in release.rules["read"].items():
+            if "fixed" not in rule:
+                since.setdefault(field, release.release)
+    return {field: since.get(field, "") for field in all_releases(name)[-1].rules["read"]}
+
+
+def _sources(fields: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, dict[str, Any]]:
+    return {
+        name: {"value": rule[key], "source": rule.get("source", "")} for name, rule in fields.items() if key in rule
+    }
+
+
+def dialects_text() -> str:
+    lines = []
+    for d in dialects():
+        ids = f"ids {d['ids']['rule']}, default {d['ids'].get('default', 'none')}; d2t as {d['vocabulary_map']}"
+        lines.append(f"{d['dialect']:<14}{ids}")
+        for field, rule in d["defaults"].items():
+            source = f"  ({rule['source']})" if rule["source"] else ""
+            lines.append(f"{'':<16}{field} = {_words(rule['value'])} where absent{source}")
+    return "\n".join(lines)
+
+
+def _words(value: Any) -> str:
+    """A literal or a computed default, for people."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, dict):
+        return str(value)
+    [(name, argument)] = value.items()
+    if name == "quotient":
+        return " / ".join(argument)
+    return {"same_as": str(argument), "rope_theta": f"theta {argument}", "full_attention": "full attention"}[name]
+
+
+def engines_text() -> str:
+    return "\n".join(
+        f"{e['engine']:<14}{e['known'][0]} to {e['known'][-1]}, run here: {', '.join(e['proved']) or 'none'}; "
+        f"{e['target_classes']} target classes in the newest"
+        for e in engines()
+    )
+
+
+def engine_text(release: EngineRelease) -> str:
+    """What the release does not honour, and a row for each target class."""
+    document = engine(release)
+    lines = [f"{release}   " + ("its own classes were run" if document["proved"] else "read from source"), ""]
+    for field, rule in document["never_honoured"].items():
+        since = document["honoured_since"][field]
+        lines.append(f"  {field:<22}fixed at {_words(rule['value'])}" + (f", read from {since} on" if since else ""))
+        lines.append(f"{'':<24}{rule['source']}")
+    for name, limit in document["limits"].items():
+        lines.append(f"  {name:<22}{limit['otherwise']}")
+    widths = (40, 26, 18, 18)
+    lines += ["", "  " + _columns(("target class", "id rule", "embedding", "layers", "last layer"), widths)]
+    for row in document["targets"]:
+        cells = (row["architecture"], row["id_rule"], row["embedding"], row["layers"], row["last_layer"])
+        lines.append("  " + _columns(cells, widths))
+    return "\n".join(lines)
+
+
+def _columns(cells: tuple[str, ...], widths: tuple[int, ...]) -> str:
+    return "".join(cell.ljust(w) for cell, w in zip(cells, widths, strict=False)) + cells[-1]

@@ -1,0 +1,89 @@
+"""The target's embedding and head, row by row, without loading the target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from converter.checkpoint.header import FLOATS
+from converter.checkpoint.reader import Checkpoint, open_checkpoint
+from converter.errors import InputError
+from converter.transforms import as_float32
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_BLOCK = 4096  # rows read at once
+
+# Names that models give to the table of their tokens, and to their head; wrappers put more in front.
+_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight",
+               "embed_in.weight", "embeddings.weight", "token_embedding.weight")  # fmt: skip
+_HEADS = ("lm_head.weight", "embed_out.weight", "output.weight", "head.weight")
+
+
+@dataclass(frozen=True)
+class RowTable:
+    """A [V, Ht] table of the target; `checkpoint` and `name` say where it is stored."""
+
+    checkpoint: Checkpoint
+    name: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.checkpoint.tensors[self.name].info.shape
+
+    def row(self, index: int) -> NDArray[np.float32]:
+        return as_float32(self.checkpoint.read(self.name, index), self.checkpoint.tensors[self.name].info.dtype)
+
+    def blocks(self) -> Iterator[NDArray[np.float32]]:
+        """All rows in order, some thousand at a time."""
+        dtype = self.checkpoint.tensors[self.name].info.dtype
+        for start in range(0, self.shape[0], _BLOCK):
+            yield as_float32(self.checkpoint.rows(self.name, start, _BLOCK), dtype)
+
+
+@dataclass(frozen=True)
+class TargetWeights:
+    """embedding None where no table could be found; head is the embedding where the target has none of its own."""
+
+    embedding: RowTable | None
+    head: RowTable | None
+
+
+def read_target_weights(folder: Path, vocab_size: int, hidden_size: int) -> TargetWeights | None:
+    """Find the target's embedding and head by name, then by shape [>= vocab_size, hidden_size].
+
+    None where the folder holds no weights (a bare config.json). Padded tables have more rows than the vocabulary.
+    """
+    if not folder.is_dir():
+        return None
+    try:
+        checkpoint = open_checkpoint(folder)
+    except InputError as problem:
+        if problem.finding.code == "F107":
+            return None
+        raise
+    fitting = [
+        name
+        for name, tensor in checkpoint.tensors.items()
+        if len(tensor.info.shape) == 2
+        and tensor.info.shape[0] >= vocab_size
+        and tensor.info.shape[1] == hidden_size
+        and tensor.info.dtype in FLOATS
+    ]
+    head = _named(fitting, _HEADS)
+    embedding = _named(fitting, _EMBEDDINGS) or next((n for n in fitting if n != head), None)
+    table = None if embedding is None else RowTable(checkpoint, embedding)
+    return TargetWeights(table, table if head is None else RowTable(checkpoint, head))
+
+
+def _named(names: list[str], endings: tuple[str, ...]) -> str | None:
+    """The first name that is, or ends with a dot and, one of the endings."""
+    for ending in endings:
+        for name in names:
+            if name == ending or name.endswith(f".{ending}"):
+                return name
+    return None
