@@ -24,6 +24,14 @@ class Engines:
         """Capture states in SGLang's target classes: see harness/capture_sglang.py."""
         return runner.run_jobs(self.environment, f"sglang=={release}", "capture_sglang.py", jobs)
 
+    def load_with_vllm(self, release: str, jobs: Sequence[dict[str, Any]]) -> Results:
+        """Load drafters with vLLM's draft classes: see harness/load_vllm.py."""
+        return runner.run_jobs(self.environment, f"vllm=={release}", "load_vllm.py", jobs)
+
+    def capture_with_vllm(self, release: str, jobs: Sequence[dict[str, Any]]) -> Results:
+        """Capture states in vLLM's target classes: see harness/capture_vllm.py."""
+        return runner.run_jobs(self.environment, f"vllm=={release}", "capture_vllm.py", jobs)
+
 
 @pytest.fixture(scope="session")
 def engines() -> Engines:

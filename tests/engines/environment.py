@@ -2,7 +2,7 @@
 
     python -m tests.engines.environment
 
-prints the folder, making it first if it is not there yet (about a minute and a half, 1.5 GB).
+prints the folder, making it first if it is not there yet (three to five minutes, 1.6 GB).
 
 The environment is a virtual environment with torch and what the engines import, and beside it
 the Python sources of each engine release, taken out of its wheel. The wheels are not installed:
@@ -69,6 +69,7 @@ RELEASES = (
         overrides=("transformers==4.57.1", "tokenizers==0.22.2", "huggingface_hub==0.36.2"),
         empty_folders=("sglang/jit_kernel/include", "sglang/jit_kernel/csrc"),
     ),
+    Release("vllm", "0.33.0"),
 )
 
 

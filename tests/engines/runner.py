@@ -56,7 +56,7 @@ def run_jobs(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("release", help="such as sglang==0.5.23")
-    parser.add_argument("script", help="load_sglang.py or capture_sglang.py")
+    parser.add_argument("script", help="load_sglang.py, load_vllm.py, capture_sglang.py or capture_vllm.py")
     parser.add_argument("jobs", type=Path, help="JSON list of jobs")
     arguments = parser.parse_args()
     try:

@@ -42,15 +42,14 @@ A result:
 from __future__ import annotations
 
 import types
-from pathlib import Path
-from typing import Any
 
 import jobs
 import sglang_engine as engine  # before the rest: it makes SGLang importable
 
 # isort: split
+import drafts
 import torch
-from observe import ConsumptionWatch, ParameterWatch, dead_parameters
+from observe import dead_parameters
 from safetensors.torch import load_file, save_file
 from sglang.srt.configs.device_config import DeviceConfig
 from sglang.srt.configs.load_config import LoadConfig
@@ -92,7 +91,7 @@ def load(job: jobs.Job, result: jobs.Result) -> None:
     if "inputs" in job:
         result["stage"] = "sharing with the target"
         tensors = load_file(job["inputs"])
-        share_with_target(model, config, {**target_weights(job), **tensors}, result)
+        share_with_target(model, config, {**drafts.target_weights(job), **tensors}, result)
         result["stage"] = "forward"
         outputs = forward(model, config, tensors, result)
         if "outputs" in job:
@@ -124,48 +123,12 @@ def aux_layer_ids(arguments: ServerArgs, config: ModelConfig) -> list[int] | Non
 
 def load_watched(draft_class: type[torch.nn.Module], config: ModelConfig, result: jobs.Result) -> torch.nn.Module:
     """Load with SGLang's loader, watching what `load_weights` reads and writes."""
-    original = draft_class.load_weights
-
-    def watched(model: torch.nn.Module, weights: Any, *args: Any, **kwargs: Any) -> Any:
-        result["stage"] = "load_weights"
-        parameters, consumption = ParameterWatch(model), ConsumptionWatch()
-        parameters.begin()
-        try:
-            with consumption:
-                return original(model, consumption.watched(weights), *args, **kwargs)
-        finally:
-            report_loading(model, parameters.report(), consumption, result)
-            parameters.restore_unwritten()
-
-    draft_class.load_weights = watched
-    model = DefaultModelLoader(LoadConfig()).load_model(model_config=config, device_config=DeviceConfig("cpu"))
+    with drafts.watched_loading(draft_class, result):
+        model = DefaultModelLoader(LoadConfig()).load_model(model_config=config, device_config=DeviceConfig("cpu"))
     result["stage"] = "loaded"
-    return model
-
-
-def report_loading(
-    model: torch.nn.Module,
-    parameters: dict[str, dict[str, Any]],
-    consumption: ConsumptionWatch,
-    result: jobs.Result,
-) -> None:
     target_token_ids = getattr(model, "hot_token_id", None)
-    result.update(
-        parameters=parameters,
-        unwritten=[name for name, seen in parameters.items() if seen["written"] == 0],
-        partly_written=[name for name, seen in parameters.items() if 0 < seen["written"] < seen["elements"]],
-        not_consumed=consumption.not_consumed(),
-        target_token_ids=None if target_token_ids is None else target_token_ids.tolist(),
-    )
-
-
-def target_weights(job: jobs.Job) -> dict[str, torch.Tensor]:
-    """The target's embedding and head, where the job names the file that holds them."""
-    if "target_weights" not in job:
-        return {}
-    tensors = load_file(Path(job["target_weights"]))
-    names = {"embed_tokens": "model.embed_tokens.weight", "lm_head": "lm_head.weight"}
-    return {ours: tensors[theirs] for ours, theirs in names.items() if theirs in tensors}
+    result["target_token_ids"] = None if target_token_ids is None else target_token_ids.tolist()
+    return model
 
 
 def share_with_target(
@@ -216,15 +179,14 @@ def forward(
     hook.remove()
     result["dead_parameters"] = dead_parameters(model, prefill)
 
-    # The model takes states of its own width as they are, so one pass can hold the prefill's rows
-    # and after them those of the next step, each of which sees the prefill up to its own row.
+    # The model takes states of its own width as they are: fc is for those of the target.
     rows = len(input_ids)
     next_logits, _ = draft(
         model,
         torch.cat([input_ids, input_ids[1:]]),
         torch.cat([positions, positions[1:]]),
         torch.cat([projected[0], fed_back[:-1]]),
-        attention_mask=next_step_mask(rows),
+        attention_mask=drafts.next_step_mask(rows),
     )
     return {
         "logits": logits.contiguous(),
@@ -247,16 +209,6 @@ def draft(
         to_head, [fed_back] = model.model(input_ids, positions, batch)
         logits = model.logits_processor._get_logits(to_head, model.lm_head, no_logprobs)
     return logits, fed_back
-
-
-def next_step_mask(rows: int) -> torch.Tensor:
-    """Who sees whom: a causal prefill of `rows`, then a next step of all rows but the last."""
-    causal = torch.ones(rows, rows, dtype=torch.bool).tril()
-    mask = torch.zeros(2 * rows - 1, 2 * rows - 1, dtype=torch.bool)
-    mask[:rows, :rows] = causal
-    mask[rows:, :rows] = causal[:-1]
-    mask[rows:, rows:] = torch.eye(rows - 1, dtype=torch.bool)
-    return mask
 
 
 if __name__ == "__main__":

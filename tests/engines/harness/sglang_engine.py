@@ -91,6 +91,7 @@ torch.set_num_threads(1)
 # Called without a condition when 0.5.9 shares the target's embedding.
 torch.cuda.synchronize = torch.cuda.empty_cache = lambda *args, **kwargs: None
 
+from drafts import attention_over_one_sequence
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.distributed import parallel_state
 from sglang.srt.layers import dp_attention, sampler
@@ -181,22 +182,7 @@ def _attention_over_one_sequence(
     **kwargs: Any,
 ) -> torch.Tensor:
     """Causal, unless the batch brings an attention mask."""
-    tokens = q.shape[0]
-    mask = forward_batch.attention_mask
-
-    def by_head(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.reshape(1, tokens, -1, self.head_dim).transpose(1, 2)
-
-    attended = torch.nn.functional.scaled_dot_product_attention(
-        by_head(q),
-        by_head(k),
-        by_head(v),
-        attn_mask=mask,
-        is_causal=mask is None,
-        scale=self.scaling,
-        enable_gqa=True,
-    )
-    return attended.transpose(1, 2).reshape(tokens, -1)
+    return attention_over_one_sequence(q, k, v, self.head_dim, self.scaling, forward_batch.attention_mask)
 
 
 class ForwardMode:

@@ -163,11 +163,13 @@ class StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.served: set[str] = set()
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        package = fullname.partition(".")[0]
-        if package not in self.packages:
-            return None
-        self.served.add(package)
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        parts = fullname.split(".")
+        for length in range(1, len(parts) + 1):
+            package = ".".join(parts[:length])
+            if package in self.packages:
+                self.served.add(package)
+                return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        return None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         module = StubModule(spec.name)
@@ -179,7 +181,7 @@ class StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install(packages: Iterable[str]) -> StubFinder:
-    """Answer imports of these packages where nothing real does."""
+    """Answer imports of these packages (or modules, such as `vllm._C`) where nothing real does."""
     finder = StubFinder(packages)
     sys.meta_path.append(finder)
     return finder
