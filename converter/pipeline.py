@@ -36,7 +36,7 @@ from converter.rules.ids import points_of
 from converter.source import Source, open_source
 from converter.target import named_target, read_target
 from converter.target_weights import RowTable, TargetWeights, read_target_weights
-from converter.transforms import MAP_OPERATIONS, PERMUTE_BLOCKS, permute_blocks
+from converter.transforms import MAP_OPERATIONS, apply
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,6 +70,7 @@ class Request:
     sample: Path | None = None
     device: str = "auto"
     min_accuracy: float | None = None
+    dtype: str = ""
     allow: tuple[str, ...] = ()
     strict: bool = False
     force: bool = False
@@ -123,7 +124,7 @@ def convert(request: Request, progress: Progress) -> Report:
     if report.drafter is None or report.refused:
         return report
     assert report.source is not None
-    planning = make_plan(report.drafter, report.engines, report.target, report.source.folder)
+    planning = make_plan(report.drafter, report.engines, report.target, report.source.folder, request.dtype)
     report.plan = planning.plan
     _add(report, planning.findings)
     if report.refused or report.plan is None:
@@ -420,16 +421,16 @@ def _output(drafter: Drafter, tensor: TensorPlan, input_digests: dict[str, str])
     def make() -> Iterator[NDArray[np.generic]]:
         import xxhash
 
-        [operation] = tensor.operations
+        made_of_map = tensor.operations[0].name in MAP_OPERATIONS
         digest = xxhash.xxh3_128()
         for part in drafter.checkpoint.parts(tensor.source):
             digest.update(part.data)
-            if operation.name == PERMUTE_BLOCKS:
-                yield permute_blocks(part, tuple(operation.arguments["order"]))
+            if not made_of_map:
+                yield apply(tensor.operations, part)
         input_digests[tensor.source] = digest.hexdigest()
-        if operation.name != PERMUTE_BLOCKS:
+        if made_of_map:
             assert drafter.vocab is not None
-            yield MAP_OPERATIONS[operation.name](drafter.vocab, drafter.spec.vocab_size)
+            yield MAP_OPERATIONS[tensor.operations[0].name](drafter.vocab, drafter.spec.vocab_size)
 
     return OutputTensor(tensor.name, tensor.dtype, tensor.shape, stored, make)
 

@@ -10,14 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from converter.checkpoint.header import FLOATS
 from converter.checkpoint.reader import SINGLE, StoredTensor
 from converter.checks.engine import examine
 from converter.drafter.drafter import Drafter
-from converter.drafter.spec import DrafterSpec
+from converter.drafter.spec import DrafterSpec, Origin
 from converter.drafter.target import Target
 from converter.findings import Finding, error, stops
 from converter.rules.engine import ConfigEntry, EngineRelease
-from converter.transforms import MARKS_FROM_IDS, OFFSETS_FROM_IDS, PERMUTE_BLOCKS, Operation
+from converter.transforms import CAST, CAST_DTYPES, MARKS_FROM_IDS, OFFSETS_FROM_IDS, PERMUTE_BLOCKS, Operation
 
 # Files beside the weights that belong to the drafter and not to its training run.
 CARRIED = (
@@ -109,10 +110,19 @@ class Planning:
     findings: tuple[Finding, ...]
 
 
-def make_plan(drafter: Drafter, engines: Sequence[EngineRelease], target: Target, folder: Path) -> Planning:
-    """Lower a drafter for engine releases that one output must suit; `folder` is where the input's files are."""
+def make_plan(
+    drafter: Drafter, engines: Sequence[EngineRelease], target: Target, folder: Path, dtype: str = ""
+) -> Planning:
+    """Lower a drafter for engine releases that one output must suit.
+
+    folder  where the input's files are
+    dtype   what to cast the weights to, as configs name it; "" leaves them as they are
+    """
     order = tuple(sorted(range(drafter.spec.num_points), key=drafter.spec.capture_points.__getitem__))
     spec = replace(drafter.spec, capture_points=tuple(drafter.spec.capture_points[i] for i in order))
+    if dtype:
+        origins = {**spec.origins, "dtype": Origin("given", "--dtype")}
+        spec = replace(spec, dtype=dtype, origins=origins)
     findings: list[Finding] = []
     config: dict[str, ConfigEntry] = {}
     launch: dict[str, Any] = {}
@@ -128,7 +138,7 @@ def make_plan(drafter: Drafter, engines: Sequence[EngineRelease], target: Target
         layer_ids = examination.layer_ids or layer_ids
     if stops(f for f in findings if f.code == "K120"):
         return Planning(None, tuple(findings))
-    tensors, dropped = _plan_tensors(drafter, spec, order, engines)
+    tensors, dropped = _plan_tensors(drafter, spec, order, engines, CAST_DTYPES.get(dtype, ""))
     carried, left = _sort_files(folder, drafter)
     plan = Plan(tuple(engines), spec, layer_ids, tensors, tuple(config.values()), dropped, carried, left, launch)
     return Planning(plan, tuple(findings))
@@ -145,7 +155,7 @@ def _conflict(first: ConfigEntry, second: ConfigEntry, engines: Sequence[EngineR
 
 
 def _plan_tensors(
-    drafter: Drafter, spec: DrafterSpec, order: tuple[int, ...], engines: Sequence[EngineRelease]
+    drafter: Drafter, spec: DrafterSpec, order: tuple[int, ...], engines: Sequence[EngineRelease], dtype: str
 ) -> tuple[tuple[TensorPlan, ...], dict[str, str]]:
     checkpoint = drafter.checkpoint
     canonical_of = {stored: canonical for canonical, stored in drafter.tensors.items()}
@@ -176,6 +186,9 @@ def _plan_tensors(
                 change = replace(change, operations=(Operation(PERMUTE_BLOCKS, {"order": list(order)}),))
             elif canonical.startswith("fc_norm."):
                 canonical = f"fc_norm.{order.index(int(canonical.split('.')[1]))}.weight"
+        if dtype and stored.info.dtype in FLOATS and stored.info.dtype != dtype:
+            operation = Operation(CAST, {"from": stored.info.dtype, "to": dtype})
+            change = replace(change, dtype=dtype, operations=(*change.operations, operation))
         add(canonical, stored, change)
     if drafter.vocab is not None and "d2t" not in drafter.tensors and not identity:
         made_from = drafter.tensors["t2d" if drafter.vocab.source == "t2d" else "lm_head.weight"]

@@ -1,4 +1,4 @@
-"""IN: a folder, or one safetensors file with its config.json beside it."""
+"""IN: a folder, or one file of weights with its config.json beside it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from converter.checkpoint.jsonfile import read_object
+from converter.checkpoint.pickled import find_pickles, open_pickles
 from converter.checkpoint.reader import Checkpoint, open_checkpoint
 from converter.errors import InputError
 from converter.findings import error
@@ -31,7 +32,7 @@ def open_source(given: str) -> Source:
     path = Path(given)
     if not path.exists():
         raise _not_there(given)
-    checkpoint = open_checkpoint(path)
+    checkpoint = _open(path)
     folder = path if path.is_dir() else path.parent
     file = folder / "config.json"
     if not file.is_file():
@@ -45,6 +46,23 @@ def open_source(given: str) -> Source:
             )
         )
     return Source(given, folder, checkpoint, read_object(file))
+
+
+def _open(path: Path) -> Checkpoint:
+    """Safetensors first; pickles only where there are none."""
+    if path.is_file() and path.suffix != ".safetensors":
+        pickles = find_pickles(path)
+        if pickles:
+            return open_pickles(pickles)
+    try:
+        return open_checkpoint(path)
+    except InputError as problem:
+        if problem.finding.code != "F107":
+            raise
+        pickles = find_pickles(path)
+        if not pickles:
+            raise
+    return open_pickles(pickles)
 
 
 def _not_there(given: str) -> InputError:

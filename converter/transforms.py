@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 OFFSETS_FROM_IDS = "offsets from ids"
 MARKS_FROM_IDS = "marks from ids"
 PERMUTE_BLOCKS = "permute blocks"
+CAST = "cast"
 
 
 @dataclass(frozen=True)
@@ -80,3 +81,28 @@ def rounded(values: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
         with np.errstate(over="ignore"):
             return values.astype(np.float16).astype(np.float32)
     return values
+
+
+def apply(operations: Sequence[Operation], values: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Rows of a tensor after the operations that work row by row (`permute blocks`, `cast`)."""
+    for operation in operations:
+        if operation.name == PERMUTE_BLOCKS:
+            values = permute_blocks(values, tuple(operation.arguments["order"]))
+        else:
+            values = cast(values, operation.arguments["from"], operation.arguments["to"])
+    return values
+
+
+# Names of dtypes that `cast` can make, as configs have them -> as safetensors has them.
+CAST_DTYPES: Mapping[str, str] = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+
+
+def cast(values: NDArray[np.generic], source: str, target: str) -> NDArray[np.generic]:
+    """Floating-point values (bf16 as its bits) in another dtype, rounded to the nearest."""
+    import numpy as np
+
+    wide = as_float32(values, source)
+    if target == "BF16":
+        return (rounded(wide, "BF16").view(np.uint32) >> 16).astype(np.uint16)
+    with np.errstate(over="ignore"):  # what overflows is infinite, and reported as such
+        return wide.astype(np.float16 if target == "F16" else np.float32)

@@ -73,7 +73,7 @@ def test_the_summary_fits_a_screen_and_ends_with_the_launch_command(tmp_path: Pa
     lines = done.stdout.splitlines()
     assert len(lines) <= 30
     assert lines[0] == "Converted."
-    assert "embedding, layer 2, layer 4  ->  eagle_config ids -1, 1, 3   (stated in config)" in done.stdout
+    assert "embedding, layer 2, layer 4  ->  ids -1, 1, 3   (stated in config)" in done.stdout
     assert "accuracy 50.1%" in done.stdout
     command = done.stdout.split("Serve it:\n")[1].replace("\\\n", " ").split()
     assert command[:3] == ["python", "-m", "sglang.launch_server"]

@@ -54,7 +54,8 @@ def test_every_release_reads_and_writes_every_field() -> None:
         assert set(engine.rules["read"]) == set(FIELDS)
         written = {rule.get("field") for rule in engine.rules["write"].values()}
         # Those without a key of their own: fixed by the class, or carried by launch options.
-        assert set(FIELDS) - written <= {"qkv_bias", "qk_norm", "layer_windows"}
+        for field in set(FIELDS) - written:
+            assert not {"fixed", "launch"}.isdisjoint(engine.rules["read"][field]), field
 
 
 def test_defaults_use_only_fields_that_were_read_before() -> None:
@@ -100,7 +101,12 @@ FEATURES = [
     ({"rope": Rope(1e4, "mrope")}, "K112", None),
     ({"capture_points": (6,), "target_hidden_size": 64}, "K114", None),
     ({"capture_points": (1, 3, 6)}, "K122", None),
+    ({"rope": Rope(1e4, "yarn", (("attention_factor", 1.0), ("factor", 2.0)))}, "K112", None),
 ]
+# Releases before 0.4.9 add a random bias behind fc and want a vocabulary map; the drafters of most tests have no bias.
+OLD = [r for r in known_releases("sglang") if r.startswith(("0.4.6", "0.4.7", "0.4.8"))]
+DEEP = Target(architecture="LlamaForCausalLM", layers=10, max_position_embeddings=4096)
+BIASED = {"fc_bias": True, "o_bias": True, "qkv_bias": False, "capture_points": (2, 5, 7)}
 
 
 @pytest.mark.parametrize(("change", "code", "since"), FEATURES, ids=[f"{f[1]}-{i}" for i, f in enumerate(FEATURES)])
@@ -118,6 +124,126 @@ def test_the_refusal_says_where_it_works(change: dict, code: str, since: str | N
     assert finding.why
     here = [fix for fix in finding.fix if fix.startswith("SGLang")]
     assert here == ([] if since is None else [f"SGLang {span('sglang', known_releases('sglang')[known_releases('sglang').index(since):])}:  --engine sglang==0.5.23"])  # fmt: skip # noqa: E501
+
+
+def refusing(change: dict, code: str, target: Target = DEEP) -> list[str]:  # type: ignore[type-arg]
+    spec = replace(drafter("a_plain").spec, **change)
+    return [e.release for e in all_releases("sglang") if code in {f.code for f in examine(e, spec, target).findings}]
+
+
+def test_the_oldest_known_release_is_the_first_that_has_eagle3() -> None:
+    known = known_releases("sglang")
+    assert known[0] == "0.4.6"
+    assert (OLD[-1], known[len(OLD)]) == ("0.4.8.post1", "0.4.9")
+    assert known[: len(OLD)] == OLD
+    with pytest.raises(UsageError, match=r"0\.4\.6 to 0\.5\.23"):
+        resolve("sglang==0.4.5")
+
+
+def test_an_old_release_serves_what_it_computes() -> None:
+    """A biased fc, a vocabulary map and the default capture points: nothing stands in the way."""
+    spec = replace(drafter("a_plain").spec, max_position_embeddings=4096, **BIASED)
+    for release in OLD:
+        [engine] = resolve(f"sglang=={release}")
+        examination = examine(engine, spec, DEEP)
+        assert examination.findings == ()
+        assert "bias" not in nested(examination.config)  # it would turn on other biases too, and fc's is there anyway
+        # What later releases read, so that one folder serves both.
+        assert examination.layer_ids == examine(resolve("sglang==0.4.9")[0], spec, DEEP).layer_ids == (1, 4, 6)
+
+
+def test_a_bias_that_the_drafter_lacks_is_random_before_0_4_9() -> None:
+    spec = replace(drafter("a_plain").spec, capture_points=(2, 5, 7))
+    assert refusing({"capture_points": (2, 5, 7)}, "K190") == OLD
+    [finding] = [f for f in examine(resolve("sglang==0.4.6")[0], spec, DEEP).findings if f.code == "K190"]
+    assert "fc_bias is false; sglang 0.4.6 computes true" in finding.message
+    assert "random" in finding.why
+    assert finding.fix[0] == "SGLang 0.4.9 to 0.5.23:  --engine sglang==0.5.23"
+
+
+def test_a_vocabulary_map_is_needed_before_0_4_9() -> None:
+    full = {**BIASED, "draft_vocab_size": drafter("a_plain").spec.vocab_size}
+    assert refusing(full, "K190") == OLD
+    spec = replace(drafter("a_plain").spec, **full)
+    [finding] = [f for f in examine(resolve("sglang==0.4.8")[0], spec, DEEP).findings if f.code == "K190"]
+    assert finding.where == "d2t"
+    assert "hot_token_id" in finding.why
+    assert finding.fix == ("SGLang 0.4.9 to 0.5.23:  --engine sglang==0.5.23",)
+
+
+def test_releases_before_0_4_9_read_no_ids() -> None:
+    assert refusing({"capture_points": (2, 5, 7)}, "K123") == []
+    assert refusing({"capture_points": (1, 5, 7)}, "K123") == OLD
+    spec = replace(drafter("a_plain").spec, **{**BIASED, "capture_points": (1, 5, 7)})
+    [finding] = [f for f in examine(resolve("sglang==0.4.6")[0], spec, DEEP).findings if f.severity == "error"]
+    assert (finding.code, finding.expected) == ("K123", "layer 2, layer 5, layer 7")
+    assert finding.fix == ("SGLang 0.4.9 to 0.5.23:  --engine sglang==0.5.23",)
+    # How deep the target is decides what the default is.
+    unknown = Target(architecture="LlamaForCausalLM")
+    findings = examine(resolve("sglang==0.4.6")[0], replace(spec, capture_points=(2, 5, 7)), unknown).findings
+    assert [f.code for f in findings] == ["K123"]
+    assert "--target" in findings[0].expected
+
+
+def test_the_default_of_a_shallow_target_names_a_layer_twice() -> None:
+    """Points 2, L//2 and L-3 of 6 layers are two states, which fc does not take."""
+    [engine] = resolve("sglang==0.4.6")
+    assert engine.default_points(LLAMA) == (2, 3)
+    spec = replace(drafter("a_plain").spec, **{**BIASED, "capture_points": (1, 2, 3)})
+    assert {f.code for f in examine(engine, spec, LLAMA).findings if f.severity == "error"} == {"K123"}
+    two = replace(spec, capture_points=(2, 3))
+    assert {f.code for f in examine(engine, two, LLAMA).findings if f.severity == "error"} == {"K111"}
+
+
+def test_graphs_of_old_releases_capture_the_default_points() -> None:
+    """From 0.4.9 to 0.5.10.post1 other ids hold only without CUDA graphs; the launch line turns them off."""
+    flagged = {}
+    for points in ((2, 5, 7), (1, 5, 7)):
+        spec = replace(drafter("a_plain").spec, capture_points=points)
+        lines = {e.release: e.launch_command(DEEP, "OUT", 3, spec)[1] for e in all_releases("sglang")}
+        flagged[points] = [release for release, command in lines.items() if "--disable-cuda-graph" in command]
+    known = known_releases("sglang")
+    assert flagged == {(2, 5, 7): [], (1, 5, 7): known[known.index("0.4.9") : known.index("0.5.11")]}
+    # Where nobody knows what the default is, it is taken to be another.
+    spec = replace(drafter("a_plain").spec, capture_points=(2, 5, 7))
+    for target in (Target(architecture="LlamaForCausalLM"), Target()):
+        assert resolve("sglang==0.5.9")[0].launch_command(target, "OUT", 3, spec)[1][-1] == "--disable-cuda-graph"
+
+
+def test_the_context_limit_by_release() -> None:
+    spec = replace(drafter("a_plain").spec, max_position_embeddings=2048, **BIASED)
+    variable = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
+    for release, environment, table_ends in (
+        ("0.4.6", {}, True),
+        ("0.4.10.post2", {}, True),
+        ("0.5.1", variable, True),
+        ("0.5.2", variable, True),
+        ("0.5.3", variable, False),
+        ("0.5.23", variable, False),
+    ):
+        [engine] = resolve(f"sglang=={release}")
+        assert engine.launch_command(DEEP, "OUT", 3, spec)[0] == environment
+        [finding] = [f for f in examine(engine, spec, DEEP).findings if f.code == "C214"]
+        assert ("rope table has no rows" in finding.why) is table_ends
+        assert "--context-length" in finding.why
+
+
+def test_rope_by_release() -> None:
+    known = known_releases("sglang")
+    truncated = {"rope": Rope(1e4, "yarn", (("factor", 2.0), ("truncate", False)))}
+    assert refusing(truncated, "K112") == known[: known.index("0.5.7")]
+    # One release asks its transformers for a theta that is no longer there.
+    assert refusing({"rope": Rope(5e5)}, "K112") == ["0.5.6.post1"]
+    assert refusing({"rope": Rope(1e4)}, "K112") == []
+    mscale = {"rope": Rope(1e4, "yarn", (("factor", 2.0), ("mscale", 1.0)))}
+    assert refusing(mscale, "K112") == known[: known.index("0.5.23")]
+
+
+def test_which_dtype_key_is_read() -> None:
+    config = {**nested(examine(resolve("sglang")[0], drafter("a_plain").spec, LLAMA).config)}
+    del config["torch_dtype"]
+    read = {r: resolve(f"sglang=={r}")[0].view(config, [], LLAMA, {}).spec for r in ("0.5.1.post3", "0.5.2", "0.5.23")}
+    assert [release for release, spec in read.items() if spec is None] == ["0.5.1.post3"]
 
 
 def test_kimi_and_deepseek_by_release() -> None:
@@ -151,6 +277,8 @@ def test_spans() -> None:
     assert span("sglang", ["0.5.9", "0.5.23"]) == "0.5.9, 0.5.23"
     assert span("sglang", ["0.5.9"]) == "0.5.9"
     assert span("sglang", []) == ""
+    gap = [r for r in known_releases("sglang") if r != "0.5.6.post1"]
+    assert span("sglang", gap) == "0.4.6 to 0.5.6, 0.5.6.post2 to 0.5.23"
 
 
 def test_a_key_given_twice_in_a_rule_file_is_an_error() -> None:

@@ -226,7 +226,12 @@ def test_values_that_are_no_numbers_are_no_proof(tmp_path: Path) -> None:
         tensors["norm.weight"][3] = 3e38
         tensors["lm_head.weight"][:, 3] = 3e38
 
-    report = run(copy_of("a_plain", tmp_path / "in", tensors=spoil), tmp_path / "out", sample=SAMPLE, target=TARGET / "config.json")
+    report = run(
+        copy_of("a_plain", tmp_path / "in", tensors=spoil),
+        tmp_path / "out",
+        sample=SAMPLE,
+        target=TARGET / "config.json",
+    )
     assert errors(report) == ["N103"]
     assert report.proof is not None and report.proof.level == "none"
     assert not (tmp_path / "out").exists()

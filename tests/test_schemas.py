@@ -106,7 +106,7 @@ def test_enumerations_are_the_registries() -> None:
         (engine["limit_attribute"]["enum"], single | derived),
         (
             plan["operation"]["properties"]["name"]["enum"],
-            {transforms.OFFSETS_FROM_IDS, transforms.MARKS_FROM_IDS, transforms.PERMUTE_BLOCKS},
+            {*transforms.MAP_OPERATIONS, transforms.PERMUTE_BLOCKS, transforms.CAST},
         ),
         (report["origin"]["properties"]["how"]["enum"], get_args(How)),
         (load()["finding"]["properties"]["severity"]["enum"], SEVERITIES),

@@ -37,6 +37,8 @@ CODES: Mapping[str, str] = {
     "rope.names": "K112",
     "hidden_act": "K113",
     "fc_is_square": "K114",
+    "mixed_windows": "K110",
+    "reduced_vocabulary": "K116",
     "capture_points": "K125",
 }
 OTHER = "K190"
@@ -159,14 +161,15 @@ def _works_in(engine: EngineRelease, spec: DrafterSpec, attribute: str) -> list[
 
 
 def span(engine: str, releases: Sequence[str]) -> str:
-    """`0.5.17 to 0.5.23` for a run of known releases; a list where there are gaps."""
+    """`0.5.17 to 0.5.23` for a run of known releases; several where there are gaps."""
     known = known_releases(engine)
-    if not releases:
-        return ""
-    start, end = known.index(releases[0]), known.index(releases[-1])
-    if known[start : end + 1] == list(releases):
-        return releases[0] if start == end else f"{releases[0]} to {releases[-1]}"
-    return ", ".join(releases)
+    runs: list[list[str]] = []
+    for release in releases:
+        if runs and known.index(release) == known.index(runs[-1][-1]) + 1:
+            runs[-1].append(release)
+        else:
+            runs.append([release])
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
 
 
 def _where_it_works(engine: EngineRelease, releases: Sequence[str], elsewhere: str) -> tuple[str, tuple[str, ...]]:
@@ -309,6 +312,8 @@ def _captures(engine: EngineRelease, rule: TargetRule, spec: DrafterSpec, target
     for point in spec.capture_points:
         capture = rule.capture(point, target.layers)
         if capture == "works":
+            if point == 0 and rule.detail.startswith("embedding:"):
+                findings.append(_captured_with_care(engine, rule))
             continue
         last = target.layers is not None and point == target.layers
         code = "K121" if point == 0 else "K122" if last else "K124"
@@ -329,6 +334,15 @@ def _captures(engine: EngineRelease, rule: TargetRule, spec: DrafterSpec, target
             )
         )
     return findings
+
+
+def _captured_with_care(engine: EngineRelease, rule: TargetRule) -> Finding:
+    return warning(
+        "K126",
+        f"{engine} captures the embedding of {rule.architecture} rightly only in some configurations",
+        where=rule.source.split(";")[0],
+        why=rule.detail.removeprefix("embedding: "),
+    )
 
 
 def capture_table(engine: str, architecture: str, point: int, layers: int | None) -> str:

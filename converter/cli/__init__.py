@@ -74,11 +74,12 @@ _OUTPUT = ("report", "json", "verbose", "quiet")
 @click.argument("source", metavar="IN")
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
 @_options("engine", *_COMMON)
+@click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), help="Cast the weights.")
 @click.option("--force", is_flag=True, help="Replace an OUT that an earlier run wrote.")
 @click.option("--dry-run", is_flag=True, help="Check and print the plan; write nothing.")
 @click.option("--no-digest", is_flag=True, help="Write without digests: faster, and a weaker seal.")
 @_options(*_OUTPUT)
-def convert_command(out: Path, force: bool, dry_run: bool, no_digest: bool, **options: Any) -> None:
+def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no_digest: bool, **options: Any) -> None:
     """Convert the drafter IN (a folder or a safetensors file) into the folder OUT.
 
     OUT is what the engine will really load: tensors renamed, vocabulary map checked, config flat and explicit.
@@ -89,7 +90,7 @@ def convert_command(out: Path, force: bool, dry_run: bool, no_digest: bool, **op
     def run() -> Report:
         from converter.pipeline import convert
 
-        request = _request(options, out=out, force=force, dry_run=dry_run, digest=not no_digest)
+        request = _request(options, out=out, dtype=dtype or "", force=force, dry_run=dry_run, digest=not no_digest)
         return convert(request, show.progress)
 
     show.run(run, "converted")

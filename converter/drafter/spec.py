@@ -92,6 +92,14 @@ class DrafterSpec:
         return len(self.capture_points)
 
     @property
+    def reduced_vocabulary(self) -> bool:
+        return self.draft_vocab_size != self.vocab_size
+
+    @property
+    def mixed_windows(self) -> bool:
+        return len(set(self.layer_windows)) > 1
+
+    @property
     def fc_is_square(self) -> bool:
         """True where the captured states are together exactly as wide as the drafter."""
         return self.num_points * self.target_hidden_size == self.hidden_size

@@ -88,9 +88,7 @@ class Printer:
         origin = spec.origins["capture_points"]
         how = {"stated": "stated in config", "default": "ASSUMED: the trainer's default", "given": "given by --aux"}
         ids = ", ".join(map(str, plan.layer_ids))
-        rows.append(
-            ("wiring", f"{describe_points(spec.capture_points)}  ->  eagle_config ids {ids}   ({how[origin.how]})")
-        )
+        rows.append(("wiring", f"{describe_points(spec.capture_points)}  ->  ids {ids}   ({how[origin.how]})"))
         if plan.spec.capture_points != spec.capture_points:
             rows.append(("", f"fc blocks permuted to layer order: {describe_points(plan.spec.capture_points)}"))
         rows.append(("vocabulary", _vocabulary(report)))

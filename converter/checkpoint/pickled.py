@@ -1,0 +1,144 @@
+"""PyTorch pickles (`.bin`, `.pt`, `.pth`, `.ckpt`), read by torch's weights-only loader and by nothing else.
+
+The tensors are written to a temporary safetensors file, so that everything after this knows one format.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from converter.checkpoint.header import TensorInfo, build_header
+from converter.checkpoint.jsonfile import read_object, unreadable
+from converter.checkpoint.reader import Checkpoint
+from converter.errors import InputError, UsageError
+from converter.findings import error
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_NAMES = ("pytorch_model.bin", "model.bin", "model.pt", "model.pth")
+_INDEX = "pytorch_model.bin.index.json"
+_ENDINGS = (".bin", ".pt", ".pth", ".ckpt")
+# Where checkpoints of training runs keep the model, first found first taken.
+_INNER = ("state_dict", "model_state_dict", "model", "draft_state_dict", "module")
+
+
+def find_pickles(path: Path) -> list[Path]:
+    """The pickle files of a checkpoint: `path` itself, shards named by an index, or one file of a usual name."""
+    if path.is_file():
+        return [path] if path.suffix in _ENDINGS else []
+    index = path / _INDEX
+    if index.is_file():
+        weight_map = read_object(index).get("weight_map")
+        files = sorted({str(v) for v in weight_map.values()}) if isinstance(weight_map, dict) else []
+        if files and all(Path(f).name == f and (path / f).is_file() for f in files):
+            return [path / f for f in files]
+        raise InputError(error("F108", f"{_INDEX} names files that are not there", where=str(index)))
+    usual = [path / name for name in _NAMES if (path / name).is_file()]
+    return usual[:1]
+
+
+def open_pickles(files: list[Path]) -> Checkpoint:
+    """Read the files into a checkpoint that lives until the process ends.
+
+    Raises UsageError without torch, InputError F101 (no PyTorch file), F107 (no tensors), F114 (more than tensors).
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError(f"{files[0].name} needs torch to be read, which is not installed:  pip install torch")
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        tensors |= dict(_tensors(file, _load(file)))
+    if not tensors:
+        raise InputError(
+            error(
+                "F107",
+                f"{files[0].name} holds no model",
+                where=str(files[0]),
+                found="a training state (optimizer, step, ...) without weights",
+                fix=("name the file or folder that holds the weights",),
+            )
+        )
+    folder = tempfile.TemporaryDirectory(prefix="eagle3-pickle-")
+    path = Path(folder.name) / "model.safetensors"
+    _write(path, tensors)
+    checkpoint = Checkpoint([path], sharded=False)
+    checkpoint.keep = folder  # removed with the checkpoint
+    return checkpoint
+
+
+def _load(file: Path) -> Any:
+    import torch
+
+    try:
+        zipped = zipfile.is_zipfile(file)
+        if zipped:
+            _refuse_compressed(file)
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
+    except OSError as problem:
+        raise unreadable(file, problem) from problem
+    except pickle.UnpicklingError as problem:
+        raise InputError(
+            error(
+                "F114",
+                f"{file.name} holds more than tensors, or is no PyTorch file",
+                where=str(file),
+                found=str(problem).splitlines()[0][:200],
+                why="unpickling it could run code of whoever wrote it; only torch's weights-only loader is used",
+                fix=("save the weights with safetensors where the file comes from",),
+            )
+        ) from problem
+    except (RuntimeError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as problem:
+        raise InputError(
+            error("F101", f"{file.name} is no readable PyTorch file", where=str(file), found=str(problem)[:200])
+        ) from problem
+
+
+def _refuse_compressed(file: Path) -> None:
+    """torch stores tensors uncompressed; a compressed entry could unfold to any size."""
+    with zipfile.ZipFile(file) as archive:
+        packed = [e for e in archive.infolist() if e.compress_type != zipfile.ZIP_STORED]
+        total = sum(e.file_size for e in archive.infolist())
+    if packed or total > file.stat().st_size:
+        raise InputError(
+            error("F114", f"{file.name} has compressed entries, which torch never writes", where=str(file))
+        )
+
+
+def _tensors(file: Path, document: Any) -> Iterator[tuple[str, Tensor]]:
+    import torch
+
+    while isinstance(document, Mapping):
+        found = [(n, t) for n, t in document.items() if isinstance(n, str) and isinstance(t, torch.Tensor)]
+        if found:
+            yield from found
+            return
+        document = next((document[k] for k in _INNER if isinstance(document.get(k), Mapping)), None)
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    import torch
+
+    dtypes = {
+        torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64", torch.bool: "BOOL",
+        torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.int32: "I32", torch.int64: "I64",
+        torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+    }  # fmt: skip
+    infos: dict[str, TensorInfo] = {}
+    cursor = 0
+    for name, value in tensors.items():
+        if value.dtype not in dtypes:
+            raise InputError(error("F105", f"{name} has the dtype {value.dtype}", where=name))
+        size = value.numel() * value.element_size()
+        infos[name] = TensorInfo(dtypes[value.dtype], tuple(value.shape), cursor, cursor + size)
+        cursor += size
+    with path.open("xb") as out:
+        out.write(build_header(infos, {"format": "pt"}))
+        for value in tensors.values():
+            flat = value.detach().contiguous().reshape(-1)
+            out.write(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
