@@ -19,6 +19,7 @@ from converter.checkpoint.writer import OutputTensor, WrittenFile, write_safeten
 from converter.checks.engine import compare
 from converter.checks.points import check_points
 from converter.checks.rows import check_embedding, check_head, recover_map, recovered
+from converter.checks.suits import Suits, suits
 from converter.checks.target import check_target
 from converter.checks.tensors import check_tensors
 from converter.drafter.drafter import Drafter, Embedding, Provenance
@@ -28,6 +29,7 @@ from converter.drafter.vocab import VocabularyMap, decide
 from converter.errors import InputError, OutputError, UsageError
 from converter.findings import Finding, error, judge, stops
 from converter.plan import Plan, TensorPlan, make_plan
+from converter.rules import loading
 from converter.rules.behaviours import EMBEDDINGS
 from converter.rules.dialect import Dialect, DialectReading, read, recognise
 from converter.rules.engine import EngineRelease, nested, resolve
@@ -99,6 +101,7 @@ class Report:
     proof: Proof | None = None
     sample: Sample | None = None
     written: list[WrittenFile] = field(default_factory=list)
+    suits: list[Suits] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -441,6 +444,11 @@ def _read_back(report: Report, plan: Plan, folder: Path) -> None:
     config = open_source(str(folder)).config
     for engine in plan.engines:
         _add(report, compare(engine, plan.spec, config, list(checkpoint.tensors), report.target, plan.launch))
+    assert report.drafter is not None
+    report.suits = [
+        suits(name, plan.spec, config, list(checkpoint.tensors), report.target, report.drafter.embedding)
+        for name in loading.names("engines")
+    ]
     if report.refused or report.request.sample is None:
         return
     for engine in plan.engines:

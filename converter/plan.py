@@ -61,6 +61,7 @@ class Plan:
     """What will be written for which engines.
 
     spec      the drafter as the output declares it: capture points in ascending order
+    layer_ids per engine release, the ids that make it capture these points
     dropped   input tensor -> why it is not written
     carried   files copied as they are; left: files of the input that stay behind
     launch    launch options that carry a part of the wiring
@@ -68,7 +69,7 @@ class Plan:
 
     engines: tuple[EngineRelease, ...]
     spec: DrafterSpec
-    layer_ids: tuple[int, ...]
+    layer_ids: Mapping[str, tuple[int, ...]]
     tensors: tuple[TensorPlan, ...]
     config: tuple[ConfigEntry, ...]
     dropped: Mapping[str, str]
@@ -90,7 +91,7 @@ class Plan:
             "schema": "eagle3-convert/plan/1",
             "engines": [e.requirement for e in self.engines],
             "capture_points": list(self.spec.capture_points),
-            "layer_ids": list(self.layer_ids),
+            "layer_ids": {engine: list(ids) for engine, ids in self.layer_ids.items()},
             "tensors": [t.as_json() for t in self.tensors],
             "config": [{"key": e.path, "value": e.value, "origin": e.origin} for e in self.config],
             "dropped": dict(self.dropped),
@@ -126,16 +127,17 @@ def make_plan(
     findings: list[Finding] = []
     config: dict[str, ConfigEntry] = {}
     launch: dict[str, Any] = {}
-    layer_ids: tuple[int, ...] = ()
+    layer_ids: dict[str, tuple[int, ...]] = {}
     for engine in engines:
         examination = examine(engine, spec, target, drafter.embedding)
         findings += examination.findings
         for entry in examination.config:
             first = config.setdefault(entry.path, entry)
-            if first.value != entry.value:
+            if first.value != entry.value and not stops(findings):
                 findings.append(_conflict(first, entry, engines))
         launch |= examination.launch
-        layer_ids = examination.layer_ids or layer_ids
+        if examination.layer_ids is not None:
+            layer_ids[engine.requirement] = examination.layer_ids
     if stops(f for f in findings if f.code == "K120"):
         return Planning(None, tuple(findings))
     tensors, dropped = _plan_tensors(drafter, spec, order, engines, CAST_DTYPES.get(dtype, ""))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from converter.checks.engine import examine, span
-from converter.drafter.spec import FIELDS, Rope
+from converter.drafter.spec import FIELDS, DrafterSpec, Rope
 from converter.drafter.target import Target
 from converter.errors import UsageError
 from converter.rules import loading
@@ -106,7 +107,7 @@ FEATURES = [
 # Releases before 0.4.9 add a random bias behind fc and want a vocabulary map; the drafters of most tests have no bias.
 OLD = [r for r in known_releases("sglang") if r.startswith(("0.4.6", "0.4.7", "0.4.8"))]
 DEEP = Target(architecture="LlamaForCausalLM", layers=10, max_position_embeddings=4096)
-BIASED = {"fc_bias": True, "o_bias": True, "qkv_bias": False, "capture_points": (2, 5, 7)}
+BIASED: dict[str, Any] = {"fc_bias": True, "o_bias": True, "qkv_bias": False, "capture_points": (2, 5, 7)}
 
 
 @pytest.mark.parametrize(("change", "code", "since"), FEATURES, ids=[f"{f[1]}-{i}" for i, f in enumerate(FEATURES)])
@@ -126,9 +127,13 @@ def test_the_refusal_says_where_it_works(change: dict, code: str, since: str | N
     assert here == ([] if since is None else [f"SGLang {span('sglang', known_releases('sglang')[known_releases('sglang').index(since):])}:  --engine sglang==0.5.23"])  # fmt: skip # noqa: E501
 
 
-def refusing(change: dict, code: str, target: Target = DEEP) -> list[str]:  # type: ignore[type-arg]
-    spec = replace(drafter("a_plain").spec, **change)
-    return [e.release for e in all_releases("sglang") if code in {f.code for f in examine(e, spec, target).findings}]
+def spec_with(change: dict[str, Any]) -> DrafterSpec:
+    return replace(drafter("a_plain").spec, max_position_embeddings=4096, **change)
+
+
+def refusing(change: dict[str, Any], code: str) -> list[str]:
+    spec = spec_with(change)
+    return [e.release for e in all_releases("sglang") if code in {f.code for f in examine(e, spec, DEEP).findings}]
 
 
 def test_the_oldest_known_release_is_the_first_that_has_eagle3() -> None:
@@ -142,7 +147,7 @@ def test_the_oldest_known_release_is_the_first_that_has_eagle3() -> None:
 
 def test_an_old_release_serves_what_it_computes() -> None:
     """A biased fc, a vocabulary map and the default capture points: nothing stands in the way."""
-    spec = replace(drafter("a_plain").spec, max_position_embeddings=4096, **BIASED)
+    spec = spec_with(BIASED)
     for release in OLD:
         [engine] = resolve(f"sglang=={release}")
         examination = examine(engine, spec, DEEP)
@@ -163,10 +168,8 @@ def test_a_bias_that_the_drafter_lacks_is_random_before_0_4_9() -> None:
 
 def test_a_vocabulary_map_is_needed_before_0_4_9() -> None:
     full = {**BIASED, "draft_vocab_size": drafter("a_plain").spec.vocab_size}
-    assert refusing(full, "K190") == OLD
-    spec = replace(drafter("a_plain").spec, **full)
-    [finding] = [f for f in examine(resolve("sglang==0.4.8")[0], spec, DEEP).findings if f.code == "K190"]
-    assert finding.where == "d2t"
+    assert refusing(full, "K116") == OLD
+    [finding] = examine(resolve("sglang==0.4.8")[0], spec_with(full), DEEP).findings
     assert "hot_token_id" in finding.why
     assert finding.fix == ("SGLang 0.4.9 to 0.5.23:  --engine sglang==0.5.23",)
 
@@ -174,7 +177,7 @@ def test_a_vocabulary_map_is_needed_before_0_4_9() -> None:
 def test_releases_before_0_4_9_read_no_ids() -> None:
     assert refusing({"capture_points": (2, 5, 7)}, "K123") == []
     assert refusing({"capture_points": (1, 5, 7)}, "K123") == OLD
-    spec = replace(drafter("a_plain").spec, **{**BIASED, "capture_points": (1, 5, 7)})
+    spec = spec_with({**BIASED, "capture_points": (1, 5, 7)})
     [finding] = [f for f in examine(resolve("sglang==0.4.6")[0], spec, DEEP).findings if f.severity == "error"]
     assert (finding.code, finding.expected) == ("K123", "layer 2, layer 5, layer 7")
     assert finding.fix == ("SGLang 0.4.9 to 0.5.23:  --engine sglang==0.5.23",)
@@ -185,11 +188,22 @@ def test_releases_before_0_4_9_read_no_ids() -> None:
     assert "--target" in findings[0].expected
 
 
+def test_ids_that_nobody_reads_are_those_of_the_first_release_that_does() -> None:
+    """vLLM names points, SGLang layers before them."""
+    spec = spec_with({"capture_points": (2, 5, 7)})
+    for name, ids in (("sglang", (1, 4, 6)), ("vllm", (2, 5, 7))):
+        engine = all_releases(name)[0]
+        rule = engine.target("LlamaForCausalLM")
+        assert rule is not None
+        assert rule.id_rule == "ids_ignored"
+        assert engine.layer_ids(spec, DEEP) == ids
+
+
 def test_the_default_of_a_shallow_target_names_a_layer_twice() -> None:
     """Points 2, L//2 and L-3 of 6 layers are two states, which fc does not take."""
     [engine] = resolve("sglang==0.4.6")
     assert engine.default_points(LLAMA) == (2, 3)
-    spec = replace(drafter("a_plain").spec, **{**BIASED, "capture_points": (1, 2, 3)})
+    spec = spec_with({**BIASED, "capture_points": (1, 2, 3)})
     assert {f.code for f in examine(engine, spec, LLAMA).findings if f.severity == "error"} == {"K123"}
     two = replace(spec, capture_points=(2, 3))
     assert {f.code for f in examine(engine, two, LLAMA).findings if f.severity == "error"} == {"K111"}
@@ -211,7 +225,7 @@ def test_graphs_of_old_releases_capture_the_default_points() -> None:
 
 
 def test_the_context_limit_by_release() -> None:
-    spec = replace(drafter("a_plain").spec, max_position_embeddings=2048, **BIASED)
+    spec = replace(spec_with(BIASED), max_position_embeddings=2048)
     variable = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
     for release, environment, table_ends in (
         ("0.4.6", {}, True),

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import importlib.util
 import pickle
+import shutil
 import tempfile
+import warnings
+import weakref
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -64,11 +67,15 @@ def open_pickles(files: list[Path]) -> Checkpoint:
                 fix=("name the file or folder that holds the weights",),
             )
         )
-    folder = tempfile.TemporaryDirectory(prefix="eagle3-pickle-")
-    path = Path(folder.name) / "model.safetensors"
-    _write(path, tensors)
-    checkpoint = Checkpoint([path], sharded=False)
-    checkpoint.keep = folder  # removed with the checkpoint
+    folder = tempfile.mkdtemp(prefix="eagle3-pickle-")
+    try:
+        path = Path(folder) / "model.safetensors"
+        _write(path, tensors)
+        checkpoint = Checkpoint([path], sharded=False)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(checkpoint, shutil.rmtree, folder, ignore_errors=True)
     return checkpoint
 
 
@@ -79,7 +86,9 @@ def _load(file: Path) -> Any:
         zipped = zipfile.is_zipfile(file)
         if zipped:
             _refuse_compressed(file)
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle protocols: whatever is not understood is refused anyway
+            return torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
     except OSError as problem:
         raise unreadable(file, problem) from problem
     except pickle.UnpicklingError as problem:

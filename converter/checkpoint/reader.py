@@ -73,7 +73,6 @@ class Checkpoint:
         self.metadata: dict[str, Mapping[str, str]] = {}
         self.tensors: dict[str, StoredTensor] = {}
         self._stamps = {}
-        self.keep: object = None  # what must live as long as the files are read
         for file in files:
             self._stamps[file] = Stamp.of(file)
             header = read_header(file)

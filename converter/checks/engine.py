@@ -16,8 +16,7 @@ from converter.drafter.target import Target
 from converter.findings import Finding, error, warning
 from converter.rules.behaviours import EMBEDDINGS
 from converter.rules.engine import ConfigEntry, EngineRelease, all_releases, known_releases, nested
-from converter.rules.ids import WITHOUT_IDS
-from converter.rules.targets import TargetRule, architectures, capturing_releases, target_rule
+from converter.rules.targets import TargetRule, architectures, capturing_releases
 
 # Spec attribute -> code of the finding that an engine does not honour or accept it.
 CODES: Mapping[str, str] = {
@@ -42,6 +41,7 @@ CODES: Mapping[str, str] = {
     "capture_points": "K125",
 }
 OTHER = "K190"
+NEEDS_FLAGS = "K127"
 
 _CAPTURE_FAILS = {
     "crash": "the engine stops at the first request",
@@ -70,17 +70,29 @@ class Examination:
 
 def examine(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: Embedding = "unknown") -> Examination:
     """Lower `spec` (capture points ascending) for one release and compare with what the release reads back."""
+    findings = faults(engine, spec, target, embedding)
+    ids = engine.layer_ids(spec, target)
+    rule = engine.target(target.architecture)
+    if rule is not None and ids is None:
+        findings.append(_no_ids(engine, rule, spec, target))
+    config = engine.write_config(spec, ids if ids is not None else spec.capture_points)
+    launch = engine.launch_options(spec)
+    findings += compare(engine, spec, nested(config), _names(engine, spec), target, launch, skip_points=ids is None)
+    return Examination(tuple(config), launch, ids, tuple(findings))
+
+
+def faults(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: Embedding) -> list[Finding]:
+    """What stands in the way in one release whatever is written: the target's class, limits, what it replaces."""
     findings: list[Finding] = []
     if engine.newer_than_known:
         findings.append(_newer(engine))
     rule = engine.target(target.architecture) if target.architecture else None
-    ids = engine.layer_ids(spec, target)
     if rule is None:
         findings.append(_no_target(engine, target))
     else:
         findings += _captures(engine, rule, spec, target)
-        if ids is None:
-            findings.append(_no_ids(engine, rule, spec, target))
+        if engine.needs_flags(spec, target):
+            findings.append(_needs_flags(engine, spec))
     if embedding == "trained" and EMBEDDINGS[engine.rules["embedding"]](spec.target_hidden_size, spec.hidden_size):
         findings.append(_embedding_replaced(engine))
     served = engine.rules.get("served_dtype", {}).get(spec.dtype)
@@ -88,11 +100,7 @@ def examine(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding:
         findings.append(_served_dtype(engine, spec, served))
     if target.max_position_embeddings is not None and spec.max_position_embeddings < target.max_position_embeddings:
         findings.append(_short_context(engine, spec, target.max_position_embeddings))
-    findings += [_limit(engine, spec, a) for a in engine.limits if engine.broken_limit(spec, a)]
-    config = engine.write_config(spec, ids if ids is not None else spec.capture_points)
-    launch = engine.launch_options(spec)
-    findings += compare(engine, spec, nested(config), _names(engine, spec), target, launch, skip_points=ids is None)
-    return Examination(tuple(config), launch, ids, tuple(findings))
+    return findings + [_limit(engine, spec, a) for a in engine.limits if engine.broken_limit(spec, a)]
 
 
 def compare(
@@ -112,7 +120,6 @@ def compare(
     differing = [d for d in differences(spec, view.spec) if not (skip_points and d == "capture_points")]
     codes = {CODES.get(field, OTHER): field for field in reversed(differing)}  # one finding a code
     findings = [_not_honoured(engine, spec, field, view.spec) for field in codes.values()]
-    findings += [_lacking(engine, name) for name in engine.rules.get("required_tensors", {}) if name not in names]
     expected = expected_tensors(view.spec) | expected_tensors(spec)
     lost = [n for n in (*view.ignored, *view.missing) if not _explained(n, engine, spec, expected, differing)]
     if lost:
@@ -207,18 +214,6 @@ def _not_honoured(engine: EngineRelease, spec: DrafterSpec, field: str, view: Dr
     )
 
 
-def _lacking(engine: EngineRelease, name: str) -> Finding:
-    releases = [e.release for e in all_releases(engine.name) if name not in e.rules.get("required_tensors", {})]
-    _, fixes = _where_it_works(engine, releases, "")
-    return error(
-        OTHER,
-        f"{engine} does not do without the tensor {name}, which this drafter lacks",
-        where=name,
-        why=engine.rules["required_tensors"][name],
-        fix=fixes,
-    )
-
-
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
@@ -253,6 +248,21 @@ def _limit(engine: EngineRelease, spec: DrafterSpec, attribute: str) -> Finding:
         expected=allowed[kind](limit[kind]),
         why=limit["otherwise"],
         fix=fixes,
+    )
+
+
+def _needs_flags(engine: EngineRelease, spec: DrafterSpec) -> Finding:
+    rule = engine.rules["other_points"]
+    better = [e.release for e in all_releases(engine.name) if "other_points" not in e.rules]
+    return warning(
+        NEEDS_FLAGS,
+        f"{engine} feeds {describe_points(spec.capture_points)} only with {' '.join(rule['flags'])}",
+        where=rule["source"].split(";")[0],
+        why=rule["otherwise"],
+        fix=(
+            "keep the option in the launch line below",
+            f"or serve with {engine.title} {span(engine.name, better)}:  --engine {engine.name}=={better[-1]}",
+        ),
     )
 
 
@@ -355,7 +365,7 @@ def capture_table(engine: str, architecture: str, point: int, layers: int | None
 
 def _no_ids(engine: EngineRelease, rule: TargetRule, spec: DrafterSpec, target: Target) -> Finding:
     if rule.id_rule == "ids_ignored":
-        reading = [r for r in known_releases(engine.name) if _reads_ids(engine.name, r, target.architecture)]
+        reading = engine.releases_reading_ids(target.architecture)
         own = engine.default_points(target)
         return error(
             "K123",
@@ -373,11 +383,6 @@ def _no_ids(engine: EngineRelease, rule: TargetRule, spec: DrafterSpec, target: 
         found=f"id rule {rule.id_rule}",
         why=f"it would feed {rule.default_points} or other states than those trained on",
     )
-
-
-def _reads_ids(engine: str, release: str, architecture: str) -> bool:
-    rule = target_rule(engine, release, architecture)
-    return rule is not None and rule.id_rule not in WITHOUT_IDS
 
 
 __all__ = ["Examination", "compare", "examine", "span"]

@@ -58,6 +58,7 @@ def as_json(report: Report) -> dict[str, Any]:
         }
         if converted and out is not None
         else None,
+        "suits": [s.as_json() for s in report.suits] if converted else [],
         "launch": launch_lines(report) if converted else [],
     }
 

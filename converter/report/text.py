@@ -79,6 +79,9 @@ class Printer:
         if report.target.layers:
             target += f", {report.target.layers} layers"
         self._line(f"for {', '.join(map(_engine_words, report.engines))}, target {target}")
+        also = ", ".join(filter(None, (s.words() for s in report.suits)))
+        if also and report.outcome == "converted":
+            self._line(f"right as it is for {also}")
 
     def _facts(self, report: Report) -> None:
         plan, drafter = report.plan, report.drafter
@@ -87,7 +90,9 @@ class Printer:
         rows: list[tuple[str, str]] = []
         origin = spec.origins["capture_points"]
         how = {"stated": "stated in config", "default": "ASSUMED: the trainer's default", "given": "given by --aux"}
-        ids = ", ".join(map(str, plan.layer_ids))
+        lists = {", ".join(map(str, ids)): engine for engine, ids in plan.layer_ids.items()}
+        one = len(lists) == 1
+        ids = " and ".join(text if one else f"{text} for {engine}" for text, engine in lists.items())
         rows.append(("wiring", f"{describe_points(spec.capture_points)}  ->  ids {ids}   ({how[origin.how]})"))
         if plan.spec.capture_points != spec.capture_points:
             rows.append(("", f"fc blocks permuted to layer order: {describe_points(plan.spec.capture_points)}"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from converter.drafter.layout import expected_tensors
@@ -75,16 +75,24 @@ class EngineRelease:
     def layer_ids(self, spec: DrafterSpec, target: Target) -> tuple[int, ...] | None:
         """The ids that make this release capture the spec's points in `target`; None where none do.
 
-        Where a release reads no ids, its own points are reached by any list: the one that later releases read is
-        written, so that one folder serves both.
+        Where a release reads no ids, its own points are reached by any list: the one for the first release that
+        reads any is written, so that one folder serves both.
         """
         rule = self.target(target.architecture)
         if rule is None:
             return None
         if rule.id_rule == "ids_ignored":
-            own = self.default_points(target) == tuple(sorted(spec.capture_points))
-            return id_rules.solve("plus_one", spec.capture_points, target.layers) if own else None
+            if self.default_points(target) != tuple(sorted(spec.capture_points)):
+                return None
+            reading = self.releases_reading_ids(target.architecture)
+            later = target_rule(self.name, reading[0], target.architecture) if reading else None
+            return id_rules.solve(later.id_rule if later else "literal", spec.capture_points, target.layers)
         return id_rules.solve(rule.id_rule, spec.capture_points, target.layers)
+
+    def releases_reading_ids(self, architecture: str) -> list[str]:
+        """Known releases in which ids select the layers of that target class."""
+        rules = [(r, target_rule(self.name, r, architecture)) for r in known_releases(self.name)]
+        return [r for r, rule in rules if rule is not None and rule.id_rule not in id_rules.WITHOUT_IDS]
 
     def default_points(self, target: Target) -> tuple[int, ...] | None:
         """The points that this release captures where it has no ids; None for an unknown class or depth."""
@@ -239,6 +247,12 @@ def resolve(requirement: str) -> list[EngineRelease]:
 
 
 def _release(name: str, release: str) -> EngineRelease:
+    return _merged(name, release, id(loading.load("engines", name)))
+
+
+@lru_cache(maxsize=512)
+def _merged(name: str, release: str, version: int) -> EngineRelease:
+    """`version` tells one state of the rules from another, should --mapping add to them."""
     document = loading.load("engines", name)
     rules = loading.for_release(document, release)
     return EngineRelease(name, document["title"], release, rules, release in document["proved"])

@@ -1,0 +1,174 @@
+"""Inputs as people have them: pickles, casts, and what is refused on the way."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from converter.errors import InputError
+from tests.support import DRAFTERS, SAMPLE, TARGET, codes, copy_of, errors, run
+
+WEIGHTS = load_file(DRAFTERS / "a_plain" / "model.safetensors")
+
+
+def pickled(folder: Path, document: Any, name: str = "pytorch_model.bin", **options: Any) -> Path:
+    source = copy_of("a_plain", folder)
+    (source / "model.safetensors").unlink()
+    torch.save(document, source / name, **options)
+    return source
+
+
+@pytest.mark.parametrize(
+    "document",
+    [WEIGHTS, {"model": WEIGHTS, "epoch": 3}, {"state_dict": WEIGHTS}, {"draft_state_dict": WEIGHTS, "step": 1}],
+    ids=["plain", "model", "state_dict", "draft_state_dict"],
+)
+def test_a_pickle_converts_like_the_safetensors_file(document: Any, tmp_path: Path) -> None:
+    report = run(pickled(tmp_path / "in", document), tmp_path / "out", sample=SAMPLE)
+    assert report.outcome == "converted"
+    run(DRAFTERS / "a_plain", tmp_path / "plain")
+    ours, plain = (load_file(tmp_path / f / "model.safetensors") for f in ("out", "plain"))
+    assert ours.keys() == plain.keys()
+    assert all(torch.equal(ours[n], plain[n]) for n in plain)
+
+
+def test_the_old_form_of_pickle_is_read_too(tmp_path: Path) -> None:
+    source = pickled(tmp_path / "in", WEIGHTS, _use_new_zipfile_serialization=False)
+    assert run(source, tmp_path / "out").outcome == "converted"
+
+
+def test_shards_of_pickles(tmp_path: Path) -> None:
+    source = pickled(tmp_path / "in", {}, "unused.txt")
+    names = sorted(WEIGHTS)
+    files = {"pytorch_model-00001-of-00002.bin": names[:5], "pytorch_model-00002-of-00002.bin": names[5:]}
+    for file, part in files.items():
+        torch.save({n: WEIGHTS[n] for n in part}, source / file)
+    index = {"weight_map": {n: f for f, part in files.items() for n in part}}
+    (source / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    assert run(source, tmp_path / "out").outcome == "converted"
+    (source / "pytorch_model-00002-of-00002.bin").unlink()
+    assert refusal(source, tmp_path) == "F108"
+
+
+def refusal(source: Path, tmp_path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        run(source, tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+    return caught.value.finding.code
+
+
+class Payload:
+    """Unpickled in full, it would leave a file behind."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.path,))
+
+
+def test_a_pickle_that_would_run_code_is_refused_and_does_not(tmp_path: Path) -> None:
+    source = pickled(tmp_path / "in", WEIGHTS)
+    mark = tmp_path / "owned"
+    torch.save({"model": WEIGHTS, "x": Payload(mark)}, source / "pytorch_model.bin")
+    assert refusal(source, tmp_path) == "F114"
+    (source / "pytorch_model.bin").write_bytes(pickle.dumps(Payload(mark)))
+    assert refusal(source, tmp_path) == "F114"
+    assert not mark.exists()
+
+
+def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
+    source = pickled(tmp_path / "in", WEIGHTS)
+    with zipfile.ZipFile(source / "pytorch_model.bin", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data/0", bytes(10_000_000))
+    assert refusal(source, tmp_path) == "F114"
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04 and then nothing", b"\x80\x02garbage", b"<html>"])
+def test_what_is_no_pytorch_file(data: bytes, tmp_path: Path) -> None:
+    source = pickled(tmp_path / "in", WEIGHTS)
+    (source / "pytorch_model.bin").write_bytes(data)
+    assert refusal(source, tmp_path) in ("F101", "F114")
+
+
+def test_a_training_state_without_a_model(tmp_path: Path) -> None:
+    document = {"optimizer": {"state": {0: {"exp_avg": torch.ones(3)}}, "param_groups": [{"lr": 0.1}]}, "epoch": 4}
+    assert refusal(pickled(tmp_path / "in", document), tmp_path) == "F107"
+
+
+def test_safetensors_are_preferred_to_a_pickle_beside_them(tmp_path: Path) -> None:
+    source = copy_of("a_plain", tmp_path / "in")
+    torch.save({"something": torch.ones(1)}, source / "pytorch_model.bin")
+    assert run(source, tmp_path / "out").outcome == "converted"
+
+
+# --- casts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_cast_rounds_as_torch_does(name: str, stored: torch.dtype, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(1)
+
+    def widen(tensors: dict[str, Any]) -> None:
+        for key, value in tensors.items():
+            if value.is_floating_point():
+                tensors[key] = (torch.randn(value.shape, generator=generator) * 3).to(stored)
+
+    source = copy_of("a_plain", tmp_path / "in", lambda c: c.pop("dtype"), widen)
+    report = run(source, tmp_path / "out", dtype=name, target=TARGET / "config.json")
+    assert report.outcome == "converted"
+    before, after = load_file(source / "model.safetensors"), load_file(tmp_path / "out" / "model.safetensors")
+    assert report.plan is not None
+    for tensor in report.plan.tensors:
+        wanted = before[tensor.source]
+        wanted = wanted.to(getattr(torch, name)) if wanted.is_floating_point() else wanted
+        assert after[tensor.name].dtype == wanted.dtype
+        assert torch.equal(after[tensor.name], wanted)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (config["dtype"], config["torch_dtype"]) == (name, name)
+
+
+def test_a_cast_that_overflows_is_refused(tmp_path: Path) -> None:
+    def grow(tensors: dict[str, Any]) -> None:
+        tensors["norm.weight"][0] = 1e6
+
+    source = copy_of("a_plain", tmp_path / "in", tensors=grow)
+    assert errors(run(source, tmp_path / "out", dtype="float16")) == ["N103"]
+    assert run(source, tmp_path / "out", dtype="float32").outcome == "converted"
+
+
+def test_a_cast_and_a_permutation_together(tmp_path: Path) -> None:
+    def shuffle(tensors: dict[str, Any]) -> None:
+        a, b, c = tensors["fc.weight"].chunk(3, dim=-1)
+        tensors["fc.weight"] = torch.cat([c, a, b], dim=-1).contiguous()
+
+    def reorder(config: dict[str, Any]) -> None:
+        config["eagle_aux_hidden_state_layer_ids"] = [5, 1, 3]
+
+    report = run(
+        copy_of("a_plain", tmp_path / "in", reorder, shuffle), tmp_path / "out", dtype="float32", sample=SAMPLE
+    )
+    assert report.outcome == "converted"
+    assert codes(report) == ["K115"]
+    written = load_file(tmp_path / "out" / "model.safetensors")["fc.weight"]
+    assert torch.equal(written, WEIGHTS["fc.weight"].float())
+
+
+def test_every_bf16_value_survives_a_round_trip() -> None:
+    import numpy as np
+
+    from converter.transforms import as_float32, cast
+
+    bits = np.arange(65536, dtype=np.uint16)
+    finite = bits[(bits & 0x7F80) != 0x7F80]
+    wide = cast(finite, "BF16", "F32")
+    assert np.array_equal(wide, as_float32(finite, "BF16"))
+    assert np.array_equal(cast(wide, "F32", "BF16"), finite)
