@@ -23,6 +23,7 @@ from converter.checks.suits import Suits, suits
 from converter.checks.target import check_target
 from converter.checks.tensors import check_tensors
 from converter.drafter.drafter import Drafter, Embedding, Provenance
+from converter.drafter.quantised import quantised_weights
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.drafter.vocab import VocabularyMap, decide
@@ -232,11 +233,22 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
     stated = points_of(dialect.rules["ids"]["rule"], reading.stated_ids, None) if reading.stated_ids else None
     if stated is None:
         stated = _stated_points(dialect, report.source)
-    findings += check_tensors(spec, checkpoint, reading.tensors)
+    quantised = quantised_weights(checkpoint, reading.tensors)
+    findings += check_tensors(spec, checkpoint, reading.tensors, quantised, bool(reading.carried))
     findings += check_points(spec, checkpoint.tensors[fc].info.shape if fc else None, report.target, stated)
     findings += check_target(spec, reading.provenance, report.target)
     _add(report, findings)
-    report.drafter = Drafter(checkpoint, spec, reading.provenance, reading.tensors, dropped, vocab, embedding)
+    report.drafter = Drafter(
+        checkpoint,
+        spec,
+        reading.provenance,
+        reading.tensors,
+        dropped,
+        vocab,
+        embedding,
+        frozenset(quantised),
+        reading.carried if quantised else {},
+    )
 
 
 def _target_weights(report: Report, spec: DrafterSpec) -> TargetWeights | None:

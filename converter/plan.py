@@ -14,9 +14,10 @@ from converter.checkpoint.header import FLOATS
 from converter.checkpoint.reader import SINGLE, StoredTensor
 from converter.checks.engine import examine
 from converter.drafter.drafter import Drafter
+from converter.drafter.quantised import weight_of
 from converter.drafter.spec import DrafterSpec, Origin
 from converter.drafter.target import Target
-from converter.findings import Finding, error, stops
+from converter.findings import Finding, error, stops, warning
 from converter.rules.engine import ConfigEntry, EngineRelease
 from converter.transforms import CAST, CAST_DTYPES, MARKS_FROM_IDS, OFFSETS_FROM_IDS, PERMUTE_BLOCKS, Operation
 
@@ -131,6 +132,7 @@ def make_plan(
     for engine in engines:
         examination = examine(engine, spec, target, drafter.embedding)
         findings += examination.findings
+        findings += [_never_quantised(engine, w) for w in engine.never_quantised if w in drafter.quantised]
         for entry in examination.config:
             first = config.setdefault(entry.path, entry)
             if first.value != entry.value and not stops(findings):
@@ -138,12 +140,35 @@ def make_plan(
         launch |= examination.launch
         if examination.layer_ids is not None:
             layer_ids[engine.requirement] = examination.layer_ids
+    for key, value in drafter.carried.items():
+        config[key] = ConfigEntry(key, value, "the input's config")
+    if drafter.quantised:
+        findings.append(_as_it_is(drafter))
     if stops(f for f in findings if f.code == "K120"):
         return Planning(None, tuple(findings))
     tensors, dropped = _plan_tensors(drafter, spec, order, engines, CAST_DTYPES.get(dtype, ""))
     carried, left = _sort_files(folder, drafter)
     plan = Plan(tuple(engines), spec, layer_ids, tensors, tuple(config.values()), dropped, carried, left, launch)
     return Planning(plan, tuple(findings))
+
+
+def _never_quantised(engine: EngineRelease, weight: str) -> Finding:
+    return error(
+        "K117",
+        f"{engine} never loads {weight} quantised",
+        where=weight,
+        why="it builds that layer in full precision whatever the config says",
+        fix=("quantise the drafter without it",),
+    )
+
+
+def _as_it_is(drafter: Drafter) -> Finding:
+    return warning(
+        "K118",
+        f"{len(drafter.quantised)} weights are quantised; they and their scales are renamed and left as they are",
+        where="quantization_config",
+        why="what an engine makes of them was not verified here: compare the served acceptance length with training",
+    )
 
 
 def _conflict(first: ConfigEntry, second: ConfigEntry, engines: Sequence[EngineRelease]) -> Finding:
@@ -188,7 +213,8 @@ def _plan_tensors(
                 change = replace(change, operations=(Operation(PERMUTE_BLOCKS, {"order": list(order)}),))
             elif canonical.startswith("fc_norm."):
                 canonical = f"fc_norm.{order.index(int(canonical.split('.')[1]))}.weight"
-        if dtype and stored.info.dtype in FLOATS and stored.info.dtype != dtype:
+        plain = canonical not in drafter.quantised and weight_of(canonical) is None
+        if dtype and plain and stored.info.dtype in FLOATS and stored.info.dtype != dtype:
             operation = Operation(CAST, {"from": stored.info.dtype, "to": dtype})
             change = replace(change, dtype=dtype, operations=(*change.operations, operation))
         add(canonical, stored, change)

@@ -8,9 +8,11 @@ from typing import Any
 
 from converter.checkpoint.jsonfile import read_object
 from converter.drafter.drafter import Provenance
+from converter.drafter.spec import Rope
 from converter.drafter.target import Target
 from converter.errors import InputError
 from converter.findings import error
+from converter.rules.behaviours import Unreadable, rope_parameters_first
 
 # Where multimodal wrappers keep the config of their language model.
 _TEXT_CONFIGS = ("text_config", "language_config", "llm_config")
@@ -40,8 +42,17 @@ def read_target(path: Path) -> Target:
         hidden_size=_count(text.get("hidden_size")),
         vocab_size=_count(text.get("vocab_size")),
         max_position_embeddings=_count(text.get("max_position_embeddings")),
+        rope=_rope(text),
         where=str(file),
     )
+
+
+def _rope(config: Mapping[str, Any]) -> Rope | None:
+    """None where the config has none, or one per kind of layer."""
+    try:
+        return rope_parameters_first("rope", config, {})
+    except Unreadable:
+        return None
 
 
 def _count(value: Any) -> int | None:

@@ -264,6 +264,31 @@ def test_default_points_by_release(version: str, points: tuple[int, ...], tmp_pa
     assert codes(report) == ["A105"]
 
 
+@pytest.mark.parametrize(
+    ("version", "words"), [("0.2.0", "midlayer"), ("0.4.0", "midlayer"), ("0.4.0.1", "rope"), ("0.6.0", "rope")]
+)
+def test_what_old_converters_lost(version: str, words: str, tmp_path: Path) -> None:
+    def age(config: dict[str, Any]) -> None:
+        config |= {"speculators_version": version, "architectures": ["Eagle3Speculator"]}
+
+    report = run(copy_of("a_plain", tmp_path / "in", age), tmp_path / "out", target=TARGET / "config.json")
+    assert codes(report) == ["C206"]
+    assert words in report.findings[0].message
+
+
+def test_newer_converters_and_trainers_are_not_cautioned(tmp_path: Path) -> None:
+    for folder, version, name in (("a", "0.7.0", "Eagle3Speculator"), ("b", "0.4.0", "Eagle3DraftModel")):
+        edit = lambda c, v=version, n=name: c.update(speculators_version=v, architectures=[n])  # noqa: E731
+        report = run(
+            copy_of("a_plain", tmp_path / folder, edit), tmp_path / f"{folder}-out", target=TARGET / "config.json"
+        )
+        assert codes(report) == []
+
+
+def test_another_rope_than_the_target_s_is_a_note(tmp_path: Path) -> None:
+    assert codes(run(DRAFTERS / "i_rope_headdim", tmp_path / "out")) == ["C213"]
+
+
 def test_no_sliding_before_0_7(tmp_path: Path) -> None:
     def age(config: dict[str, Any]) -> None:
         config["speculators_version"] = "0.6.0"

@@ -172,3 +172,73 @@ def test_every_bf16_value_survives_a_round_trip() -> None:
     wide = cast(finite, "BF16", "F32")
     assert np.array_equal(wide, as_float32(finite, "BF16"))
     assert np.array_equal(cast(wide, "F32", "BF16"), finite)
+
+
+# --- quantised drafters: shapes and faults, not truth ---------------------------------------------------------------
+
+CONFIG = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+
+
+def quantise(*modules: str, form: str = "fp8"):  # type: ignore[no-untyped-def]
+    def edit(tensors: dict[str, Any]) -> None:
+        for module in modules:
+            weight = tensors[f"{module}.weight"]
+            if form == "fp8":
+                tensors[f"{module}.weight"] = weight.to(torch.float8_e4m3fn)
+                tensors[f"{module}.weight_scale_inv"] = torch.ones(1, 1)
+            else:
+                del tensors[f"{module}.weight"]
+                tensors[f"{module}.weight_packed"] = torch.zeros(
+                    weight.shape[0], weight.shape[1] // 8, dtype=torch.int32
+                )
+                tensors[f"{module}.weight_scale"] = torch.ones(weight.shape[0], 1)
+                tensors[f"{module}.weight_shape"] = torch.tensor(weight.shape)
+
+    return edit
+
+
+def declare(config: dict[str, Any]) -> None:
+    config["quantization_config"] = CONFIG
+
+
+@pytest.mark.parametrize("form", ["fp8", "packed"])
+def test_scales_move_with_their_weights(form: str, tmp_path: Path) -> None:
+    modules = ("layers.0.mlp.up_proj", "layers.0.self_attn.q_proj")
+    source = copy_of("a_plain", tmp_path / "in", declare, quantise(*modules, form=form))
+    report = run(source, tmp_path / "out")
+    assert report.outcome == "converted"
+    assert codes(report) == ["K118"]
+    before, after = load_file(source / "model.safetensors"), load_file(tmp_path / "out" / "model.safetensors")
+    assert {n.replace("layers.0.", "midlayer.") for n in before} == set(after)
+    for name, value in before.items():
+        moved = after[name.replace("layers.0.", "midlayer.")]
+        assert moved.dtype == value.dtype
+        assert torch.equal(moved.view(torch.uint8), value.view(torch.uint8))
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"] == CONFIG
+
+
+def test_quantised_weights_and_their_config_belong_together(tmp_path: Path) -> None:
+    edit = quantise("layers.0.mlp.up_proj")
+    assert errors(run(copy_of("a_plain", tmp_path / "a", None, edit), tmp_path / "out")) == ["T110"]
+    report = run(copy_of("a_plain", tmp_path / "b", declare), tmp_path / "out")
+    assert codes(report) == ["T111"]
+    assert "quantization_config" not in json.loads((tmp_path / "out" / "config.json").read_text())
+
+
+def test_sglang_never_loads_fc_quantised(tmp_path: Path) -> None:
+    source = copy_of("a_plain", tmp_path / "in", declare, quantise("fc"))
+    assert errors(run(source, tmp_path / "out")) == ["K117"]
+    assert errors(run(source, tmp_path / "out", "vllm==0.33.0")) == []
+
+
+def test_a_quantised_drafter_is_not_proved(tmp_path: Path) -> None:
+    source = copy_of("a_plain", tmp_path / "in", declare, quantise("layers.0.mlp.up_proj"))
+    assert errors(run(source, tmp_path / "out", sample=SAMPLE)) == ["N104"]
+
+
+def test_a_cast_leaves_quantised_weights_alone(tmp_path: Path) -> None:
+    source = copy_of("a_plain", tmp_path / "in", declare, quantise("layers.0.mlp.up_proj"))
+    run(source, tmp_path / "out", dtype="float32")
+    after = load_file(tmp_path / "out" / "model.safetensors")
+    assert after["midlayer.mlp.up_proj.weight"].dtype == torch.float8_e4m3fn
+    assert after["midlayer.mlp.gate_proj.weight"].dtype == torch.float32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,6 +174,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     whatever `read_header` raises.
     """
     if path.is_file():
+        _refuse_lone_shard(path)
         return Checkpoint([path], sharded=False)
     if not path.exists():
         raise InputError(error("F100", f"{path} does not exist", where=str(path), fix=("check the path",)))
@@ -183,6 +185,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     if single in found:
         return Checkpoint([single], sharded=False)
     if len(found) == 1:
+        _refuse_lone_shard(found[0])
         return Checkpoint(found, sharded=False)
     if found:
         raise InputError(
@@ -195,6 +198,20 @@ def open_checkpoint(path: Path) -> Checkpoint:
             )
         )
     raise _no_weights(path)
+
+
+def _refuse_lone_shard(file: Path) -> None:
+    """One file named as the first of several is a part of a checkpoint."""
+    part = re.search(r"-([0-9]{5})-of-([0-9]{5})\.safetensors$", file.name)
+    if part and part[2] != "00001":
+        raise InputError(
+            error(
+                "F108",
+                f"{file.name} is one of {int(part[2])} shards, and the others and {INDEX} are not there",
+                where=str(file.parent),
+                fix=("download the folder again, whole",),
+            )
+        )
 
 
 def _open_shards(folder: Path, index: Path, found: list[Path]) -> Checkpoint:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from converter.drafter.drafter import Provenance
-from converter.drafter.spec import DrafterSpec
+from converter.drafter.spec import DrafterSpec, Rope
 from converter.drafter.target import Target
-from converter.findings import Finding, error, warning
+from converter.findings import Finding, error, note, warning
 
 
 def check_target(spec: DrafterSpec, provenance: Provenance, target: Target) -> Iterator[Finding]:
-    """C210 hidden size, C211 vocabulary, C212 another class than trained for."""
+    """C210 hidden size, C211 vocabulary, C212 another class, C213 another rope than the target's."""
     if target.hidden_size is not None and target.hidden_size != spec.target_hidden_size:
         yield error(
             "C210",
@@ -37,3 +37,17 @@ def check_target(spec: DrafterSpec, provenance: Provenance, target: Target) -> I
             f"the drafter was trained for a {trained_for}, the target is a {target.architecture}",
             where=target.where,
         )
+    if target.rope is not None and target.rope != spec.rope:
+        yield note(
+            "C213",
+            "drafter and target rotate differently",
+            where=spec.origins["rope"].where,
+            found=f"drafter {_rope(spec.rope)}",
+            expected=f"target {_rope(target.rope)}",
+            why="that is fine if it was trained so; scaling that a converter lost makes acceptance fall with length",
+        )
+
+
+def _rope(rope: Rope) -> str:
+    scaling = "" if rope.kind == "default" else f", {rope.kind} " + ", ".join(f"{k} {v}" for k, v in rope.parameters)
+    return f"theta {rope.theta:g}{scaling}"

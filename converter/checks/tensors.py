@@ -7,30 +7,46 @@ from collections.abc import Iterator, Mapping
 from converter.checkpoint.header import DTYPE_NAMES, FLOATS
 from converter.checkpoint.reader import Checkpoint, StoredTensor
 from converter.drafter.layout import Expected, expected_tensors
+from converter.drafter.quantised import weight_of
 from converter.drafter.spec import DrafterSpec
 from converter.findings import Finding, error, warning
 
 _MAP = ("d2t", "t2d")
 
 
-def check_tensors(spec: DrafterSpec, checkpoint: Checkpoint, tensors: Mapping[str, str]) -> Iterator[Finding]:
-    """T103 missing, T104 misshapen, T105 not implied by the config, T106 not floating, T107 mixed dtypes, C205."""
+def check_tensors(
+    spec: DrafterSpec, checkpoint: Checkpoint, tensors: Mapping[str, str], quantised: set[str], declared: bool
+) -> Iterator[Finding]:
+    """T103 missing, T104 misshapen, T105 not implied by the config, T106 not floating, T107 mixed dtypes,
+    T110 and T111 quantised weights without quantization_config and the reverse, C205.
+
+    quantised  canonical names of quantised weights; declared: the config has a quantization_config
+    """
     wanted = expected_tensors(spec)
     for canonical, expected in wanted.items():
         if canonical not in tensors:
-            if not expected.optional:
+            packed = canonical.removesuffix("weight") + "weight_packed"
+            if not (expected.optional or packed in tensors):
                 yield _missing(canonical, expected)
             continue
         stored = checkpoint.tensors[tensors[canonical]]
         if stored.info.shape != expected.shape and canonical != "fc.weight":  # fc: A103 explains it
             yield _misshapen(stored, expected)
-        if stored.info.dtype not in FLOATS:
+        if stored.info.dtype not in FLOATS and canonical not in quantised:
             yield _not_float(stored)
-    extra = [stored for canonical, stored in tensors.items() if canonical not in wanted and canonical not in _MAP]
+    extra = [
+        stored
+        for canonical, stored in tensors.items()
+        if (weight_of(canonical) or canonical) not in wanted and canonical not in _MAP
+    ]
     if extra:
         yield _not_implied(extra, spec)
+    if quantised and not declared:
+        yield _not_declared(sorted(quantised))
+    if declared and not quantised:
+        yield _nothing_quantised()
     yield from _other_dtype(spec, checkpoint, tensors)
-    yield from _mixed(checkpoint, [t for c, t in tensors.items() if c not in _MAP])
+    yield from _mixed(checkpoint, [t for c, t in tensors.items() if c not in _MAP and not weight_of(c)])
 
 
 def _missing(canonical: str, expected: Expected) -> Finding:
@@ -82,8 +98,28 @@ def _not_float(stored: StoredTensor) -> Finding:
         where=stored.name,
         found=stored.info.dtype,
         expected="BF16, F16, F32 or F64",
-        why="a quantised drafter needs scales, which this release does not convert",
-        fix=("convert the unquantised drafter and quantise afterwards",),
+        why="norms, biases and embeddings are never quantised",
+        fix=("save the checkpoint again",),
+    )
+
+
+def _not_declared(weights: list[str]) -> Finding:
+    return error(
+        "T110",
+        f"{len(weights)} weights are quantised and the config does not say how",
+        where=", ".join(weights[:4]) + (", ..." if len(weights) > 4 else ""),
+        expected="quantization_config in config.json",
+        why="an engine would load the quantised numbers as if they were the weights, or stop",
+        fix=("put the quantization_config back that was saved with them, or convert the unquantised drafter",),
+    )
+
+
+def _nothing_quantised() -> Finding:
+    return warning(
+        "T111",
+        "the config says that weights are quantised, and none is; quantization_config is not carried over",
+        where="quantization_config",
+        why="an engine would wait for scales that are not there",
     )
 
 

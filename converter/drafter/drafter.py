@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from converter.checkpoint.reader import Checkpoint
 from converter.drafter.spec import DrafterSpec
@@ -37,6 +37,8 @@ class Drafter:
     dropped   checkpoint tensors that no engine needs -> why
     vocab     None where draft and target vocabulary are the same and no map was stored
     embedding whose rows its own embedding holds
+    quantised canonical names of quantised weights
+    carried   config keys that go over as they are
     """
 
     checkpoint: Checkpoint
@@ -46,3 +48,5 @@ class Drafter:
     dropped: Mapping[str, str]
     vocab: VocabularyMap | None
     embedding: Embedding = "unknown"
+    quantised: frozenset[str] = frozenset()
+    carried: Mapping[str, Any] = field(default_factory=dict)

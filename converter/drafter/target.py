@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from converter.drafter.spec import Rope
+
 
 @dataclass(frozen=True)
 class Target:
@@ -13,6 +15,7 @@ class Target:
     architecture  class name, e.g. "LlamaForCausalLM"
     layers        number of decoder layers, L
     hidden_size, vocab_size, max_position_embeddings   of its text model
+    rope          its rotary embedding
     where         what these facts were read from
     """
 
@@ -22,4 +25,5 @@ class Target:
     hidden_size: int | None = None
     vocab_size: int | None = None
     max_position_embeddings: int | None = None
+    rope: Rope | None = None
     where: str = ""

@@ -89,6 +89,8 @@ def prove(
     drafter: Drafter, engine: EngineSide | None, sample: Sample, device: torch.device, min_accuracy: float | None
 ) -> Proof:
     """Run the sample through both forwards (through the reference alone where `engine` is None) and score it."""
+    if drafter.quantised:
+        return _not_proved("quantised weights", device)
     try:
         reference = _Runner(drafter.spec, drafter.checkpoint, drafter.tensors, device)
         staged = None if engine is None else _Runner(engine.spec, engine.checkpoint, engine.names, device)

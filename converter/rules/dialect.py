@@ -9,6 +9,7 @@ from typing import Any
 from converter.checkpoint.header import DTYPE_NAMES
 from converter.checkpoint.reader import Checkpoint
 from converter.drafter.drafter import Provenance
+from converter.drafter.quantised import companion_of, weight_of
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.drafter.vocab import Form
@@ -124,12 +125,14 @@ class DialectReading:
 
     tensors   canonical name -> name in the checkpoint
     dropped   tensor -> why no engine needs it
+    carried   config keys that go over as they are: last part of the key -> value
     """
 
     spec: DrafterSpec | None
     provenance: Provenance
     tensors: Mapping[str, str]
     dropped: Mapping[str, str]
+    carried: Mapping[str, Any]
     findings: tuple[Finding, ...]
     stated_ids: tuple[int, ...] | None
 
@@ -156,7 +159,7 @@ def read(
         findings.append(_unwrapped(prefix, len(checkpoint.tensors)))
     for name in checkpoint.tensors:
         bare = name.removeprefix(prefix)
-        canonical = translate(rules["tensors"], bare)
+        canonical = _canonical(rules["tensors"], bare)
         drop = first_match(rules.get("drop", {}), bare)
         if canonical is not None and canonical not in tensors:
             tensors[canonical] = name
@@ -167,9 +170,21 @@ def read(
     fc = checkpoint.tensors.get(tensors.get("fc.weight", ""))
     derived = {"dtype": (DTYPE_NAMES[fc.info.dtype], fc.name)} if fc and fc.info.dtype in DTYPE_NAMES else None
     reading = read_spec(config, rules["fields"], meaning, given=given, derived=derived)
-    findings += [*reading.findings, *_unknown_keys(dialect, config)]
+    findings += [*reading.findings, *_unknown_keys(dialect, config), *_cautions(dialect, config, checkpoint)]
     facts = {key: lookup(config, path) for key, path in rules.get("provenance", {}).items()}
-    return DialectReading(reading.spec, _provenance(dialect, facts), tensors, dropped, tuple(findings), reading.ids)
+    present = {key: lookup(config, key) for key in rules.get("carry", ())}
+    carried = {key.rpartition(".")[2]: value for key, value in present.items() if value is not None}
+    provenance = _provenance(dialect, facts)
+    return DialectReading(reading.spec, provenance, tensors, dropped, carried, tuple(findings), reading.ids)
+
+
+def _canonical(table: Mapping[str, str], name: str) -> str | None:
+    """What a tensor is; the scales of a quantised weight follow their weight."""
+    weight = weight_of(name)
+    if weight is None:
+        return translate(table, name)
+    canonical = translate(table, weight)
+    return None if canonical is None else companion_of(name, canonical)
 
 
 # What training wrappers put before every name: DistributedDataParallel, torch.compile, trainers' own modules.
@@ -194,6 +209,16 @@ def _unwrapped(prefix: str, count: int) -> Finding:
         where=prefix,
         why="a training wrapper puts it there; no engine knows the names with it",
     )
+
+
+def _cautions(dialect: Dialect, config: Mapping[str, Any], checkpoint: Checkpoint) -> list[Finding]:
+    """Known faults of the releases that wrote such a checkpoint, which nothing in it shows."""
+    names = list(checkpoint.tensors)
+    return [
+        warning("C206", caution["message"], where=dialect.rules["release"]["key"], why=caution["why"])
+        for caution in dialect.rules.get("cautions", ())
+        if all(_shows(condition, config, names) for condition in caution["when"])
+    ]
 
 
 def _provenance(dialect: Dialect, facts: Mapping[str, Any]) -> Provenance:
@@ -237,7 +262,7 @@ def _unknown_tensor(dialect: Dialect, name: str, twin: str | None) -> Finding:
 def _unknown_keys(dialect: Dialect, config: Mapping[str, Any]) -> list[Finding]:
     rules = dialect.rules
     known = {condition["key"] for condition in rules["recognise"]}
-    known |= {*rules.get("ignore", {}), *rules.get("provenance", {}).values()}
+    known |= {*rules.get("ignore", {}), *rules.get("provenance", {}).values(), *rules.get("carry", ())}
     known |= {rules["release"]["key"]} if "release" in rules else set()
     for rule in rules["fields"].values():
         for key in rule.get("keys", ()):

@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from converter.drafter.layout import expected_tensors
+from converter.drafter.quantised import companion_of, weight_of
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.errors import UsageError
@@ -106,9 +107,20 @@ class EngineRelease:
         return "other_points" in self.rules and self.default_points(target) != tuple(sorted(spec.capture_points))
 
     def names_for(self, canonical: str) -> str | None:
-        """The name under which this release loads a canonical tensor; None where it does not."""
-        names = translate_back(self.rules["tensors"], canonical)
-        return names[0] if names else None
+        """The name under which this release loads a canonical tensor; None where it does not.
+
+        The scales of a quantised weight go with their weight.
+        """
+        weight = weight_of(canonical)
+        names = translate_back(self.rules["tensors"], weight or canonical)
+        if not names:
+            return None
+        return names[0] if weight is None else companion_of(canonical, names[0])
+
+    @property
+    def never_quantised(self) -> tuple[str, ...]:
+        """Canonical weights that this release builds in full precision whatever the config says."""
+        return tuple(self.rules.get("never_quantised", ()))
 
     def write_config(self, spec: DrafterSpec, layer_ids: tuple[int, ...]) -> list[ConfigEntry]:
         entries = []
@@ -151,14 +163,17 @@ class EngineRelease:
         spec = replace(spec, capture_points=tuple(sorted(set(spec.capture_points))))
         wanted = expected_tensors(spec)
         received: dict[str, str] = {}
+        packed: set[str] = set()  # weights that come with scales, perhaps under another name than `weight`
         ignored = []
         for name in names:
-            canonical = translate(self.rules["tensors"], name)
-            if canonical is not None and (canonical in wanted or canonical in ("d2t", "t2d")):
+            canonical = translate(self.rules["tensors"], weight_of(name) or name)
+            if canonical in wanted and weight_of(name) is not None:
+                packed.add(canonical)
+            elif canonical is not None and (canonical in wanted or canonical in ("d2t", "t2d")):
                 received[canonical] = name
             elif first_match(self.rules["ignored_tensors"], name) is None:
                 ignored.append(name)
-        missing = tuple(n for n, e in wanted.items() if n not in received and not e.optional)
+        missing = tuple(n for n, e in wanted.items() if n not in received and n not in packed and not e.optional)
         return EngineView(spec, received, missing, tuple(ignored))
 
     def launch_command(
