@@ -12,6 +12,7 @@ from converter.drafter.spec import Rope
 from converter.drafter.target import Target
 from converter.errors import InputError
 from converter.findings import error
+from converter.hub import fetch, is_hub_id
 from converter.rules.behaviours import Unreadable, rope_parameters_first
 
 # Where multimodal wrappers keep the config of their language model.
@@ -19,8 +20,15 @@ _TEXT_CONFIGS = ("text_config", "language_config", "llm_config")
 
 
 def read_target(path: Path) -> Target:
-    """`path` is a folder with config.json, or that file. Raises InputError F100, F110, F113."""
-    file = path / "config.json" if path.is_dir() else path
+    """`path` is a folder with config.json, that file, or `org/name[@revision]` on the Hub.
+
+    Of a repository only config.json is fetched. Raises InputError F100, F110, F113, F115.
+    """
+    name = str(path if path.is_dir() else path.parent)
+    if is_hub_id(str(path)):
+        file, name = fetch(str(path), "config.json"), str(path).partition("@")[0]
+    else:
+        file = path / "config.json" if path.is_dir() else path
     config = read_object(file)
     text = next((config[k] for k in _TEXT_CONFIGS if isinstance(config.get(k), Mapping)), config)
     architectures = config.get("architectures")
@@ -36,14 +44,14 @@ def read_target(path: Path) -> Target:
             )
         )
     return Target(
-        name=str(path if path.is_dir() else path.parent),
+        name=name,
         architecture=architectures[0],
         layers=layers,
         hidden_size=_count(text.get("hidden_size")),
         vocab_size=_count(text.get("vocab_size")),
         max_position_embeddings=_count(text.get("max_position_embeddings")),
         rope=_rope(text),
-        where=str(file),
+        where=str(path if is_hub_id(str(path)) else file),
     )
 
 

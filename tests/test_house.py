@@ -15,7 +15,7 @@ FLOORS = [
     {"checkpoint"},
     {"drafter"},
     {"transforms"},
-    {"source", "target_weights"},
+    {"source", "target_weights", "hub"},
     {"rules"},
     {"target"},
     {"checks"},

@@ -34,7 +34,7 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
             help="Engine to convert for, e.g. sglang==0.5.23; several: one output must suit all. "
             "[default: the newest known sglang]"),
         "target": click.option("--target", type=click.Path(path_type=Path), metavar="FOLDER",
-            help="The model it drafts for: its folder or config.json."),
+            help="The model it drafts for: its folder, its config.json, or org/name[@revision] on the Hub."),
         "target-arch": click.option("--target-arch", default="", metavar="CLASS",
             help="The target's class where no --target is at hand, e.g. LlamaForCausalLM."),
         "aux": click.option("--aux", metavar="POINTS",
