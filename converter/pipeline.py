@@ -23,12 +23,13 @@ from converter.checks.suits import Suits, suits
 from converter.checks.target import check_target
 from converter.checks.tensors import check_tensors
 from converter.drafter.drafter import Drafter, Embedding, Provenance
+from converter.drafter.points import describe_points
 from converter.drafter.quantised import quantised_weights
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.drafter.vocab import VocabularyMap, decide
 from converter.errors import InputError, OutputError, UsageError
-from converter.findings import Finding, error, judge, stops
+from converter.findings import Finding, error, judge, note, stops
 from converter.plan import Plan, TensorPlan, make_plan
 from converter.rules import loading
 from converter.rules.behaviours import EMBEDDINGS
@@ -48,10 +49,7 @@ if TYPE_CHECKING:
     from converter.forward.prove import EngineSide, Proof
     from converter.forward.sample import Sample
 
-INSTALL_TORCH = (
-    "--sample needs torch, which is not installed:  pip install 'eagle3-convert[torch]'  "
-    "(on a machine without a GPU: pip install torch --index-url of PyTorch's CPU wheels first)"
-)
+INSTALL_TORCH = "--sample needs torch, which is not installed:  pip install 'eagle3-convert[torch]'"
 
 
 class Progress(Protocol):
@@ -62,11 +60,14 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for; the options of the same names in `eagle3 convert --help`."""
+    """What the user asked for; the options of the same names in `eagle3 convert --help`.
+
+    engines   none: the newest SGLang where there is an OUT, the newest of every engine where there is none
+    """
 
     source: str
     out: Path | None = None
-    engines: tuple[str, ...] = ("sglang",)
+    engines: tuple[str, ...] = ()
     target: Path | None = None
     target_arch: str = ""
     aux: tuple[int, ...] | None = None
@@ -128,13 +129,15 @@ def convert(request: Request, progress: Progress) -> Report:
     if report.drafter is None or report.refused:
         return report
     assert report.source is not None
-    planning = make_plan(report.drafter, report.engines, report.target, report.source.folder, request.dtype)
+    planning = make_plan(report.drafter, report.engines, report.target, report.source, request.dtype)
     report.plan = planning.plan
     _add(report, planning.findings)
     if report.refused or report.plan is None:
         return report
     if request.dry_run:
-        report.outcome = "planned"
+        if request.sample is not None:  # nothing is staged: only the trainer's forward can be run
+            _prove(report, None)
+        report.outcome = "refused" if report.refused else "planned"
         return report
     try:
         _write(report, report.plan, progress)
@@ -155,7 +158,7 @@ def validate(request: Request) -> Report:
         return report
     assert report.source is not None
     for engine in report.engines:
-        planning = make_plan(report.drafter, [engine], report.target, report.source.folder)
+        planning = make_plan(report.drafter, [engine], report.target, report.source)
         report.verdicts[engine.requirement] = judge(planning.findings, request.allow, request.strict)
     if not report.refused and request.sample is not None:
         _prove(report, None)
@@ -175,14 +178,16 @@ def _check_sample_option(request: Request) -> None:
 
 def _read(request: Request) -> Report:
     report = Report(request)
-    report.engines = [release for requirement in request.engines for release in resolve(requirement)]
+    wanted = request.engines or (("sglang",) if request.out is not None else tuple(loading.names("engines")))
+    report.engines = [release for requirement in wanted for release in resolve(requirement)]
     report.source = source = open_source(request.source)
     recognition = recognise(source.config, source.checkpoint.tensors)
     if recognition.refusal is not None:
         _add(report, [recognition.refusal])
         return report
     if recognition.dialect is None:
-        raise InputError(_unrecognised(source))
+        _add(report, [_unrecognised(source)])
+        return report
     report.dialect = dialect = recognition.dialect
     target = read_target(request.target) if request.target is not None else Target()
     if request.target_arch:
@@ -200,13 +205,19 @@ def _read(request: Request) -> Report:
 
 
 def _unrecognised(source: Source) -> Finding:
-    converted = (source.folder / seal.NAME).exists()
+    document = seal.read_seal(source.folder)
+    if document is not None:
+        made_from = document.get("source", {}).get("given", "the trainer's own checkpoint")
+        return error(
+            "F112",
+            "this folder was written by eagle3-convert",
+            where=str(source.folder / seal.NAME),
+            fix=(f"convert what it was made from: {made_from}",),
+        )
     keys = ", ".join(sorted(source.config)[:6])
     return error(
         "F112",
-        "this folder was written by eagle3-convert: convert the trainer's own checkpoint instead"
-        if converted
-        else "the config is of no dialect that is known here",
+        "the config is of no dialect that is known here",
         where=str(source.folder / "config.json"),
         found=f"keys {keys}, ..." if keys else "an empty config",
         expected="a drafter saved by the speculators library (speculators_model_type: eagle3)",
@@ -237,6 +248,8 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
     findings += check_tensors(spec, checkpoint, reading.tensors, quantised, bool(reading.carried))
     findings += check_points(spec, checkpoint.tensors[fc].info.shape if fc else None, report.target, stated)
     findings += check_target(spec, reading.provenance, report.target)
+    if report.target.layers is None:
+        findings.append(_depth_unknown(spec))
     _add(report, findings)
     report.drafter = Drafter(
         checkpoint,
@@ -248,6 +261,15 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
         embedding,
         frozenset(quantised),
         reading.carried if quantised else {},
+    )
+
+
+def _depth_unknown(spec: DrafterSpec) -> Finding:
+    return note(
+        "A108",
+        f"the target's number of layers is not known: {describe_points(spec.capture_points)} was not held against it",
+        where="--target",
+        fix=("--target FOLDER, its config.json, or org/name on the Hub",),
     )
 
 
@@ -454,8 +476,10 @@ def _read_back(report: Report, plan: Plan, folder: Path) -> None:
     """Hold what was written against what was meant, by each engine's rules, and run the sample."""
     checkpoint = open_checkpoint(folder)
     config = open_source(str(folder)).config
+    known = {(f.code, f.message) for f in report.findings}
     for engine in plan.engines:
-        _add(report, compare(engine, plan.spec, config, list(checkpoint.tensors), report.target, plan.launch))
+        again = compare(engine, plan.spec, config, list(checkpoint.tensors), report.target, plan.launch)
+        _add(report, [f for f in again if (f.code, f.message) not in known])
     assert report.drafter is not None
     report.suits = [
         suits(name, plan.spec, config, list(checkpoint.tensors), report.target, report.drafter.embedding)

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from converter.checkpoint.header import FLOATS
-from converter.checkpoint.reader import SINGLE, StoredTensor
+from converter.checkpoint.reader import INDEX, SINGLE, StoredTensor
 from converter.checks.engine import examine
+from converter.checks.suits import with_fixes
 from converter.drafter.drafter import Drafter
 from converter.drafter.quantised import weight_of
 from converter.drafter.spec import DrafterSpec, Origin
 from converter.drafter.target import Target
 from converter.findings import Finding, error, stops, warning
 from converter.rules.engine import ConfigEntry, EngineRelease
+from converter.source import Source
 from converter.transforms import CAST, CAST_DTYPES, MARKS_FROM_IDS, OFFSETS_FROM_IDS, PERMUTE_BLOCKS, Operation
 
 # Files beside the weights that belong to the drafter and not to its training run.
@@ -113,11 +114,11 @@ class Planning:
 
 
 def make_plan(
-    drafter: Drafter, engines: Sequence[EngineRelease], target: Target, folder: Path, dtype: str = ""
+    drafter: Drafter, engines: Sequence[EngineRelease], target: Target, source: Source, dtype: str = ""
 ) -> Planning:
     """Lower a drafter for engine releases that one output must suit.
 
-    folder  where the input's files are
+    source  where the input's files are
     dtype   what to cast the weights to, as configs name it; "" leaves them as they are
     """
     order = tuple(sorted(range(drafter.spec.num_points), key=drafter.spec.capture_points.__getitem__))
@@ -144,10 +145,11 @@ def make_plan(
         config[key] = ConfigEntry(key, value, "the input's config")
     if drafter.quantised:
         findings.append(_as_it_is(drafter))
+    findings = with_fixes(findings, spec, target, drafter.embedding)
     if stops(f for f in findings if f.code == "K120"):
         return Planning(None, tuple(findings))
     tensors, dropped = _plan_tensors(drafter, spec, order, engines, CAST_DTYPES.get(dtype, ""))
-    carried, left = _sort_files(folder, drafter)
+    carried, left = _sort_files(source)
     plan = Plan(tuple(engines), spec, layer_ids, tensors, tuple(config.values()), dropped, carried, left, launch)
     return Planning(plan, tuple(findings))
 
@@ -250,9 +252,9 @@ def _output_names(canonical: str, engines: Sequence[EngineRelease]) -> list[str]
     return [name for name in names if name is not None] or [canonical]
 
 
-def _sort_files(folder: Path, drafter: Drafter) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    weights = {file.name for file in drafter.checkpoint.files}
-    files = sorted(p for p in folder.iterdir() if p.is_file()) if folder.is_dir() else []
+def _sort_files(source: Source) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    weights = {file.name for file in source.weights}
+    files = sorted(p for p in source.folder.iterdir() if p.is_file()) if source.folder.is_dir() else []
     carried = tuple(p.name for p in files if any(p.match(pattern) for pattern in CARRIED))
-    known = {*carried, *weights, "config.json", "model.safetensors.index.json"}
+    known = {*carried, *weights, "config.json", INDEX}
     return carried, tuple(p.name for p in files if p.name not in known)

@@ -93,13 +93,19 @@ def rule_digests() -> dict[str, str]:
     return digests
 
 
-def sealed_files(folder: Path) -> set[str] | None:
-    """Names of the files that the seal in `folder` lists, itself included; None where there is no readable seal."""
+def read_seal(folder: Path) -> dict[str, Any] | None:
+    """The seal in `folder`; None where there is no readable one."""
     try:
-        seal = read_object(folder / NAME)
+        document = read_object(folder / NAME)
     except InputError:
         return None
-    files = seal.get("files")
-    if seal.get("schema") != SCHEMA or not isinstance(files, list):
+    return document if document.get("schema") == SCHEMA else None
+
+
+def sealed_files(folder: Path) -> set[str] | None:
+    """Names of the files that the seal in `folder` lists, itself included; None where there is no readable seal."""
+    document = read_seal(folder)
+    files = document.get("files") if document is not None else None
+    if not isinstance(files, list):
         return None
     return {NAME, *(f["name"] for f in files if isinstance(f, dict) and isinstance(f.get("name"), str))}

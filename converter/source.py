@@ -19,10 +19,12 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 
 @dataclass(frozen=True)
 class Source:
-    """given: as the user named it; folder: where the config and the files beside the weights are."""
+    """given: as the user named it; folder: where the config and the files beside the weights are; weights: the files
+    that hold the tensors."""
 
     given: str
     folder: Path
+    weights: tuple[Path, ...]
     checkpoint: Checkpoint
     config: Mapping[str, Any]
 
@@ -32,7 +34,9 @@ def open_source(given: str) -> Source:
     path = Path(given)
     if not path.exists():
         raise _not_there(given)
-    checkpoint = _open(path)
+    if path.name == "config.json":
+        path = path.parent
+    checkpoint, weights = _open(path)
     folder = path if path.is_dir() else path.parent
     file = folder / "config.json"
     if not file.is_file():
@@ -45,27 +49,25 @@ def open_source(given: str) -> Source:
                 fix=("copy the config.json that the trainer wrote beside the weights",),
             )
         )
-    return Source(given, folder, checkpoint, read_object(file))
+    return Source(given, folder, weights, checkpoint, read_object(file))
 
 
-def _open(path: Path) -> Checkpoint:
+def _open(path: Path) -> tuple[Checkpoint, tuple[Path, ...]]:
     """Safetensors first; pickles only where there are none."""
-    if path.is_file() and path.suffix != ".safetensors":
-        pickles = find_pickles(path)
-        if pickles:
-            return open_pickles(pickles)
-    try:
-        return open_checkpoint(path)
-    except InputError as problem:
-        if problem.finding.code != "F107":
-            raise
-        pickles = find_pickles(path)
-        if not pickles:
-            raise
-    return open_pickles(pickles)
+    pickles = find_pickles(path) if path.is_file() else []
+    if not pickles:
+        try:
+            checkpoint = open_checkpoint(path)
+            return checkpoint, tuple(checkpoint.files)
+        except InputError as problem:
+            pickles = find_pickles(path) if problem.finding.code == "F107" else []
+            if not pickles:
+                raise
+    return open_pickles(pickles), tuple(pickles)
 
 
 def _not_there(given: str) -> InputError:
+    given = re.sub(r"^https?://[^/]+/", "", given)  # a page of the Hub
     hub = _HUB_ID.fullmatch(given)
     fix = f"hf download {given.split('@')[0]} --local-dir drafter    then convert drafter/" if hub else ""
     return InputError(error("F100", f"{given} does not exist", where=given, fix=(fix,) if fix else ("check the path",)))

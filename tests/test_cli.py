@@ -96,16 +96,17 @@ def test_steps_come_from_the_trainer_s_proposal(tmp_path: Path) -> None:
 
 
 def test_a_refusal_says_what_why_and_where_it_works(tmp_path: Path) -> None:
-    done = eagle3("convert", DRAFTERS / "l_defaults", tmp_path / "out")
+    done = eagle3("convert", DRAFTERS / "l_defaults", tmp_path / "out", "--target", TARGET)
     assert done.returncode == 1
     assert done.stdout.startswith("Not converted: sglang 0.5.23 cannot compute this drafter.\n\nerror K103  ")
-    assert "vllm >= 0.10.1" in done.stdout
+    assert "-> works in vLLM 0.22.0 to 0.33.0:  eagle3-convert IN OUT --engine vllm" in done.stdout
     assert done.stdout.endswith("\n1 error, 0 warnings. Nothing was written.\n")
     assert not (tmp_path / "out").exists()
 
 
 def test_json_on_stdout_and_text_on_stderr(tmp_path: Path) -> None:
-    done = eagle3("convert", DRAFTERS / "b_nbr", tmp_path / "out", "--json", "--report", tmp_path / "r.json")
+    options = ("--target", TARGET, "--json", "--report", tmp_path / "r.json")
+    done = eagle3("convert", DRAFTERS / "b_nbr", tmp_path / "out", *options)
     assert done.returncode == 1
     report = json.loads(done.stdout)
     assert report["outcome"] == "refused"
@@ -180,8 +181,9 @@ def test_force_replaces_only_what_this_tool_wrote(tmp_path: Path) -> None:
 def test_converting_the_output_again_is_explained(tmp_path: Path) -> None:
     eagle3("convert", DRAFTERS / "a_plain", tmp_path / "out")
     done = eagle3("convert", tmp_path / "out", tmp_path / "out2")
-    assert done.returncode == 3
-    assert "was written by eagle3-convert" in done.stderr
+    assert done.returncode == 1
+    assert "was written by eagle3-convert" in done.stdout
+    assert f"convert what it was made from: {DRAFTERS / 'a_plain'}" in done.stdout
 
 
 def test_validate() -> None:
@@ -189,9 +191,32 @@ def test_validate() -> None:
     assert done.returncode == 0
     assert re.search(r"sglang 0\.5\.23 +works after conversion", done.stdout)
     assert "eagle3-convert " in done.stdout
-    refused = eagle3("validate", DRAFTERS / "l_defaults")
+    both = eagle3("validate", DRAFTERS / "l_defaults", "--target", TARGET)
+    assert both.returncode == 0
+    assert re.search(r"sglang 0\.5\.23 +cannot +K103", both.stdout)
+    assert re.search(r"vllm 0\.33\.0 +works after conversion", both.stdout)
+    refused = eagle3("validate", DRAFTERS / "l_defaults", "--engine", "sglang")
     assert refused.returncode == 1
-    assert re.search(r"sglang 0\.5\.23 +cannot", refused.stdout)
+
+
+def test_a_dry_run_runs_the_sample_too(tmp_path: Path) -> None:
+    options = ("--target", TARGET, "--dry-run", "--sample")
+    done = eagle3("convert", DRAFTERS / "a_plain", tmp_path / "out", *options, SAMPLE, "--min-accuracy", "0.99")
+    assert done.returncode == 1
+    assert "N101" in done.stdout
+    assert eagle3("convert", DRAFTERS / "a_plain", tmp_path / "out", *options, "nowhere").returncode == 3
+    assert eagle3("convert", DRAFTERS / "a_plain", tmp_path / "out", *options, SAMPLE).returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_called_right_without_the_target_s_depth(tmp_path: Path) -> None:
+    done = eagle3("convert", DRAFTERS / "a_plain", tmp_path / "out")
+    assert "right as it is" not in done.stdout
+    assert "note A108" in done.stdout
+    assert "# the target's name is the one in the drafter's config" in done.stdout
+    with_target = eagle3("convert", DRAFTERS / "a_plain", tmp_path / "out2", "--target", TARGET)
+    assert "right as it is for sglang 0.4.9 to 0.5.23" not in with_target.stdout
+    assert "right as it is for sglang 0.5.11 to 0.5.23, vllm 0.11.1 to 0.33.0" in with_target.stdout
 
 
 def test_validate_without_a_target(tmp_path: Path) -> None:

@@ -264,7 +264,7 @@ def _no_weights(path: Path) -> InputError:
     inner = [p for p in path.iterdir() if p.is_dir() and any(p.glob("*.safetensors"))] if path.is_dir() else []
     if inner:
         newest = max(inner, key=lambda p: max(f.lstat().st_mtime for f in p.glob("*.safetensors")))
-        names = sorted((p.name for p in inner), key=lambda n: (len(n), n))
+        names = sorted((p.name for p in inner), key=_natural)
         return InputError(
             error(
                 "F107",
@@ -282,9 +282,14 @@ def _no_weights(path: Path) -> InputError:
             where=str(path),
             found=f"only {', '.join(others)}" if others else "no safetensors file",
             expected=f"{SINGLE}, or shards with {INDEX}",
-            fix=("save the weights with safetensors first",) if others else (),
+            fix=("name the file that holds the weights",) if others else (),
         )
     )
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """2 before 10, words by letter."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"([0-9]{1,9})", name)]
 
 
 def preadinto(fd: int, buffer: memoryview, offset: int) -> int:

@@ -15,7 +15,7 @@ from converter.drafter.spec import DrafterSpec, Origin, differences
 from converter.drafter.target import Target
 from converter.findings import Finding, error, warning
 from converter.rules.behaviours import EMBEDDINGS
-from converter.rules.engine import ConfigEntry, EngineRelease, all_releases, known_releases, nested
+from converter.rules.engine import ConfigEntry, EngineRelease, known_releases, nested
 from converter.rules.targets import TargetRule, architectures, capturing_releases
 
 # Spec attribute -> code of the finding that an engine does not honour or accept it.
@@ -126,7 +126,7 @@ def compare(
         findings.append(
             error(
                 OTHER,
-                f"{engine} would leave {len(lost)} tensors of the drafter unloaded",
+                f"{engine} would leave {len(lost)} tensor{'s' if len(lost) > 1 else ''} of the drafter unloaded",
                 where=", ".join(lost[:4]) + (", ..." if len(lost) > 4 else ""),
             )
         )
@@ -154,19 +154,6 @@ def _explained(
 # --- findings ---------------------------------------------------------------------------------------------
 
 
-def _works_in(engine: EngineRelease, spec: DrafterSpec, attribute: str) -> list[str]:
-    """Known releases of this engine that honour and accept the attribute."""
-    good = []
-    for other in all_releases(engine.name):
-        if attribute in other.limits and other.broken_limit(spec, attribute):
-            continue
-        config = nested(other.write_config(spec, spec.capture_points))
-        view = other.view(config, (), Target(), other.launch_options(spec)).spec
-        if view is not None and attribute not in differences(spec, view):
-            good.append(other.release)
-    return good
-
-
 def span(engine: str, releases: Sequence[str]) -> str:
     """`0.5.17 to 0.5.23` for a run of known releases; several where there are gaps."""
     known = known_releases(engine)
@@ -177,16 +164,6 @@ def span(engine: str, releases: Sequence[str]) -> str:
         else:
             runs.append([release])
     return ", ".join(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
-
-
-def _where_it_works(engine: EngineRelease, releases: Sequence[str], elsewhere: str) -> tuple[str, tuple[str, ...]]:
-    """A sentence and the fixes: another release of this engine, another engine."""
-    fixes = []
-    if releases:
-        fixes.append(f"{engine.title} {span(engine.name, releases)}:  --engine {engine.name}=={releases[-1]}")
-    if elsewhere:
-        fixes.append(f"{elsewhere} computes it (serve the original folder there)")
-    return (f"no known release of {engine.title} does" if not releases else ""), tuple(fixes)
 
 
 def _newer(engine: EngineRelease) -> Finding:
@@ -201,16 +178,13 @@ def _newer(engine: EngineRelease) -> Finding:
 
 def _not_honoured(engine: EngineRelease, spec: DrafterSpec, field: str, view: DrafterSpec) -> Finding:
     value, seen = getattr(spec, field), getattr(view, field)
-    releases = _works_in(engine, spec, field)
-    alone, fixes = _where_it_works(engine, releases, engine.elsewhere(field))
     return error(
         CODES.get(field, OTHER),
-        f"{field} is {_shown(value)}; {engine} computes {_shown(seen)}" + (f", and {alone} otherwise" if alone else ""),
+        f"{field} is {_shown(value)}; {engine} computes {_shown(seen)}",
         where=_origin(spec.origins.get(field)),
         found=_shown(value),
         expected=_shown(seen),
         why=engine.consequence(field),
-        fix=fixes,
     )
 
 
@@ -239,7 +213,6 @@ def _limit(engine: EngineRelease, spec: DrafterSpec, attribute: str) -> Finding:
         "one_of": lambda v: "one of " + ", ".join(map(str, v)),
     }
     [kind] = allowed.keys() & limit.keys()
-    _, fixes = _where_it_works(engine, _works_in(engine, spec, attribute), "")
     return error(
         CODES.get(attribute, OTHER),
         f"{attribute} is {_shown(value)}; {engine} takes {allowed[kind](limit[kind])}",
@@ -247,22 +220,16 @@ def _limit(engine: EngineRelease, spec: DrafterSpec, attribute: str) -> Finding:
         found=_shown(value),
         expected=allowed[kind](limit[kind]),
         why=limit["otherwise"],
-        fix=fixes,
     )
 
 
 def _needs_flags(engine: EngineRelease, spec: DrafterSpec) -> Finding:
     rule = engine.rules["other_points"]
-    better = [e.release for e in all_releases(engine.name) if "other_points" not in e.rules]
     return warning(
         NEEDS_FLAGS,
         f"{engine} feeds {describe_points(spec.capture_points)} only with {' '.join(rule['flags'])}",
         where=rule["source"].split(";")[0],
         why=rule["otherwise"],
-        fix=(
-            "keep the option in the launch line below",
-            f"or serve with {engine.title} {span(engine.name, better)}:  --engine {engine.name}=={better[-1]}",
-        ),
     )
 
 
@@ -272,7 +239,6 @@ def _embedding_replaced(engine: EngineRelease) -> Finding:
         f"{engine} replaces the drafter's embedding by the target's, from which it was trained further",
         where="embed_tokens.weight",
         why="the drafter would read its tokens through another embedding than it was trained with",
-        fix=("serve it with an engine that keeps the drafter's own (vLLM), or train with the embedding frozen",),
     )
 
 
@@ -312,7 +278,8 @@ def _no_target(engine: EngineRelease, target: Target) -> Finding:
         f"{engine} has no EAGLE-3 support for the target class {target.architecture}",
         where=target.where,
         expected=f"one of {len(classes)} classes" + (f", e.g. {', '.join(near[:4])}" if near else ""),
-        why="it stops at start: the class does not implement set_eagle3_layers_to_capture",
+        why="it stops at start, or never hands out a state of this class",
+        fix=(f"all classes: eagle3 engines list {engine.requirement}",),
     )
 
 
@@ -327,10 +294,6 @@ def _captures(engine: EngineRelease, rule: TargetRule, spec: DrafterSpec, target
             continue
         last = target.layers is not None and point == target.layers
         code = "K121" if point == 0 else "K122" if last else "K124"
-        releases = capturing_releases(
-            engine.name, known_releases(engine.name), target.architecture, point, target.layers
-        )
-        _, fixes = _where_it_works(engine, releases, "")
         name = "the embedding" if point == 0 else f"the last layer ({point})" if last else describe_point(point)
         findings.append(
             error(
@@ -338,9 +301,8 @@ def _captures(engine: EngineRelease, rule: TargetRule, spec: DrafterSpec, target
                 f"{engine} cannot capture {name} of {target.architecture}",
                 where=_origin(spec.origins.get("capture_points")),
                 found=f"the drafter takes {describe_points(spec.capture_points)}",
-                expected=capture_table(engine.name, target.architecture, point, target.layers),
+                expected=f"a release that can: {capture_table(engine.name, target.architecture, point, target.layers)}",
                 why=_CAPTURE_FAILS[capture] + (f" ({rule.detail})" if rule.detail else ""),
-                fix=fixes or ("train without it, or serve with an engine that captures it (vLLM does for most)",),
             )
         )
     return findings
@@ -359,13 +321,11 @@ def capture_table(engine: str, architecture: str, point: int, layers: int | None
     """Which known releases can capture the point for this target class, in words."""
     known = known_releases(engine)
     good = capturing_releases(engine, known, architecture, point, layers)
-    none = f"works in no known release ({known[0]} to {known[-1]})"
-    return f"works in {engine} {span(engine, good)}" if good else none
+    return f"{engine} {span(engine, good)}" if good else f"none of {engine} {known[0]} to {known[-1]}"
 
 
 def _no_ids(engine: EngineRelease, rule: TargetRule, spec: DrafterSpec, target: Target) -> Finding:
     if rule.id_rule == "ids_ignored":
-        reading = engine.releases_reading_ids(target.architecture)
         own = engine.default_points(target)
         return error(
             "K123",
@@ -374,7 +334,6 @@ def _no_ids(engine: EngineRelease, rule: TargetRule, spec: DrafterSpec, target: 
             found=describe_points(spec.capture_points),
             expected=describe_points(own) if own else "the target's number of layers (--target FOLDER) to compare",
             why="it would feed other states than those trained on",
-            fix=_where_it_works(engine, reading, "")[1],
         )
     return error(
         "K123",

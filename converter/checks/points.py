@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from converter.drafter.points import as_option, describe_points
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
-from converter.findings import Finding, error, note, warning
+from converter.findings import Finding, error, warning
 
 
 def check_points(
@@ -54,7 +54,7 @@ def check_points(
             fix=(f"if that is right, say so: --aux {as_option(points)}",),
         )
     if origin.how == "given" and stated is not None and stated != points:
-        yield note(
+        yield warning(
             "A106",
             f"--aux {as_option(points)} replaces what the config states: {describe_points(stated)}",
             where="--aux",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from converter.checks.engine import NEEDS_FLAGS, compare, faults, span
+from converter.checks.engine import CODES, NEEDS_FLAGS, OTHER, compare, examine, faults, span
 from converter.drafter.drafter import Embedding
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
-from converter.rules.engine import all_releases
+from converter.findings import Finding
+from converter.rules import loading
+from converter.rules.engine import all_releases, known_releases
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ def suits(
     embedding: Embedding,
 ) -> Suits:
     """Read config and tensor names by the rules of every known release; launch options are each release's own."""
+    if target.layers is None:
+        return Suits(engine, (), {})  # what depends on an unknown depth is unknown, never "right"
     right: list[str] = []
     wrong: dict[tuple[str, ...], list[str]] = {}
     for release in all_releases(engine):
@@ -50,3 +54,29 @@ def suits(
         else:
             right.append(release.release)
     return Suits(engine, tuple(right), {codes: tuple(releases) for codes, releases in wrong.items()})
+
+
+def where_it_works(spec: DrafterSpec, target: Target, embedding: Embedding) -> tuple[str, ...]:
+    """Known releases of every engine that can serve the whole drafter, and what to type; a line each."""
+    lines = []
+    for engine in loading.names("engines"):
+        good = []
+        for release in all_releases(engine):
+            findings = examine(release, spec, target, embedding).findings
+            if not any(f.severity == "error" or f.code == NEEDS_FLAGS for f in findings):
+                good.append(release.release)
+        if good:
+            newest = good[-1] == known_releases(engine)[-1]
+            choice = engine if newest else f"{engine}=={good[-1]}"
+            title = loading.load("engines", engine)["title"]
+            lines.append(f"works in {title} {span(engine, good)}:  eagle3-convert IN OUT --engine {choice}")
+    return tuple(lines) or ("no known release of any engine can serve this drafter as it was trained",)
+
+
+def with_fixes(findings: Sequence[Finding], spec: DrafterSpec, target: Target, embedding: Embedding) -> list[Finding]:
+    """The findings, those about what an engine cannot do with where the whole drafter works."""
+    about = {*CODES.values(), OTHER, NEEDS_FLAGS, "K121", "K122", "K123", "K124", "K131"}
+    if not any(f.code in about for f in findings):
+        return list(findings)
+    fixes = where_it_works(spec, target, embedding)
+    return [replace(f, fix=fixes) if f.code in about and not f.fix else f for f in findings]

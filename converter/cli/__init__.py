@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from converter.pipeline import Report, Request
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
+_VERSION = click.version_option(__version__, prog_name="eagle3-convert")
 
 
 @click.group(context_settings=_CONTEXT)
-@click.version_option(__version__, prog_name="eagle3")
+@_VERSION
 def eagle3() -> None:
     """Convert EAGLE-3 draft models and prove that the engine will compute what was trained."""
 
@@ -31,8 +32,8 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
     """Options that mean the same in every command that has them."""
     table: dict[str, Callable[[Callable[..., None]], Callable[..., None]]] = {
         "engine": click.option("--engine", "engines", multiple=True, metavar="NAME[==RELEASE]",
-            help="Engine to convert for, e.g. sglang==0.5.23; several: one output must suit all. "
-            "[default: the newest known sglang]"),
+            help="Engine and release, e.g. sglang==0.5.23 or vllm (the newest known) or 'sglang>=0.5.12' (all known); "
+            "several: one output must suit all. [default: sglang to convert, every engine to validate]"),
         "target": click.option("--target", type=click.Path(path_type=Path), metavar="FOLDER",
             help="The model it drafts for: its folder, its config.json, or org/name[@revision] on the Hub."),
         "target-arch": click.option("--target-arch", default="", metavar="CLASS",
@@ -41,7 +42,7 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
             help="Target states that feed the drafter, as trained: embed,3,31 (embed = embedding, k = output of the "
             "k-th layer, out:k = output of the 0-based layer k)."),
         "sample": click.option("--sample", type=click.Path(path_type=Path), metavar="FILE",
-            help="Tokens with the target's hidden states; the output is run on them before it is put in place."),
+            help="Tokens with the target's hidden states (docs/samples.md) to run the drafter on."),
         "device": click.option("--device", default="auto", show_default=True, metavar="auto|cpu|cuda[:n]",
             help="Where to run the sample."),
         "min-accuracy": click.option("--min-accuracy", type=click.FloatRange(0, 1), metavar="X",
@@ -49,7 +50,7 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
         "mapping": click.option("--mapping", "mappings", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
             help="Rules of your own: a new dialect or engine, or changes to one (schemas/ describe the form)."),
         "allow": click.option("--allow", multiple=True, metavar="CODE",
-            help="Let this finding through; the seal records it."),
+            help="Let this finding through (a seal records it)."),
         "strict": click.option("--strict", is_flag=True, help="Treat warnings as errors."),
         "report": click.option("--report", "report_file", type=click.Path(path_type=Path, dir_okay=False),
             metavar="FILE.json", help="Write the report there as well."),
@@ -79,6 +80,7 @@ _OUTPUT = ("report", "json", "verbose", "quiet")
 @click.option("--dry-run", is_flag=True, help="Check and print the plan; write nothing.")
 @click.option("--no-digest", is_flag=True, help="Write without digests: faster, and a weaker seal.")
 @_options(*_OUTPUT)
+@_VERSION
 def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no_digest: bool, **options: Any) -> None:
     """Convert the drafter IN (a folder or a safetensors file) into the folder OUT.
 
@@ -99,6 +101,7 @@ def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no
 @eagle3.command("validate", context_settings=_CONTEXT)
 @click.argument("source", metavar="DRAFTER")
 @_options("engine", *_COMMON, *_OUTPUT)
+@_VERSION
 def validate_command(**options: Any) -> None:
     """Check the drafter DRAFTER and say for each engine whether it can be served."""
     show = _Show(options)
@@ -177,7 +180,7 @@ def _request(options: dict[str, Any], **more: Any) -> Request:
         raise UsageError(f"--allow {unknown[0]}: there is no such finding")
     return Request(
         source=options["source"],
-        engines=options["engines"] or ("sglang",),
+        engines=options["engines"],
         target=options["target"],
         target_arch=options["target_arch"],
         aux=parse_points(options["aux"]) if options["aux"] else None,
@@ -213,6 +216,8 @@ class _Show:
         try:
             if self._file is not None and self._file.suffix != ".json":
                 raise UsageError(f"--report {self._file}: reports are written as .json")
+            if self._file is not None and not self._file.parent.is_dir():
+                raise UsageError(f"--report {self._file}: there is no folder {self._file.parent}")
             with _interruptible():
                 report = work()
             self._write(report)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from converter import seal
@@ -87,6 +89,9 @@ def launch_lines(report: Report) -> list[dict[str, Any]]:
     steps = drafter.provenance.speculative_tokens or DEFAULT_STEPS
     lines = []
     for engine in plan.engines:
-        environment, command = engine.launch_command(report.target, str(out), steps, plan.spec)
+        target, folder = report.target, Path(out or "OUT").absolute()
+        if Path(target.name).is_dir():
+            target = replace(target, name=str(Path(target.name).absolute()))
+        environment, command = engine.launch_command(target, str(folder), steps, plan.spec)
         lines.append({"engine": engine.requirement, "environment": environment, "command": command})
     return lines

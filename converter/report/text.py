@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from converter import seal
+from converter.checks.engine import span
 from converter.drafter.points import describe_points
 from converter.errors import Eagle3Error, InputError
 from converter.findings import Finding, stops
@@ -31,6 +32,7 @@ class Printer:
         width = min(console.width, _WIDTH) if console.is_terminal else _WIDTH
         self.console = Console(file=file, highlight=False, width=width)
         self.verbose = verbose
+        self._said: set[str] = set()  # what to do is said once, also where it mends several findings
 
     # --- convert ------------------------------------------------------------------------------------------
 
@@ -39,7 +41,9 @@ class Printer:
         if report.outcome == "refused":
             self._refusal(report)
             return
-        self._line("Would be written (--dry-run):" if report.outcome == "planned" else "Converted.", "bold")
+        allowed = dict.fromkeys(f.code for f in report.findings if f.allowed and f.severity == "error")
+        done = f"Converted, with {', '.join(allowed)} allowed." if allowed else "Converted."
+        self._line("Would be written (--dry-run):" if report.outcome == "planned" else done, "bold")
         self._what(report)
         self._facts(report)
         if report.outcome == "converted":
@@ -52,7 +56,7 @@ class Printer:
             self._plan(report)
 
     def _refusal(self, report: Report) -> None:
-        engines = " and ".join(map(str, report.engines))
+        engines = _engine_list(report.engines)
         by_engine = all(f.code.startswith("K") for f in report.findings if f.severity == "error")
         reason = f"{engines} cannot compute this drafter" if by_engine else "the drafter is not in order"
         if any(f.code.startswith("N") for f in report.findings if f.severity == "error"):
@@ -78,7 +82,9 @@ class Printer:
         target = report.target.architecture or "unknown"
         if report.target.layers:
             target += f", {report.target.layers} layers"
-        self._line(f"for {', '.join(map(_engine_words, report.engines))}, target {target}")
+        few = len(report.engines) <= 3
+        engines = ", ".join(map(_engine_words, report.engines)) if few else _engine_list(report.engines)
+        self._line(f"for {engines}, target {target}")
         also = ", ".join(filter(None, (s.words() for s in report.suits)))
         if also and report.outcome == "converted":
             self._line(f"right as it is for {also}")
@@ -111,7 +117,7 @@ class Printer:
             rows.append(("carried", ", ".join(plan.carried)))
         if plan.left:
             rows.append(("left", ", ".join(plan.left) + " (of the training run)"))
-        if report.outcome != "planned":
+        if report.outcome != "planned" or report.proof is not None:
             rows += [("proof", line) for line in _proof(report)]
         self._grid(rows)
 
@@ -123,6 +129,8 @@ class Printer:
 
     def _serve(self, report: Report) -> None:
         self._line("\nServe it:", "bold")
+        if report.request.target is None and report.target.name:
+            self._line("  # the target's name is the one in the drafter's config: check it")
         for line in launch_lines(report):
             self.console.print(Text(clean(command_text(line["environment"], line["command"]))), soft_wrap=True)
 
@@ -136,7 +144,7 @@ class Printer:
 
     def _plan(self, report: Report) -> None:
         assert report.plan
-        self._line("\nTensors:", "bold")
+        self._line("Tensors:", "bold")
         for t in report.plan.tensors:
             work = ", ".join(o.name for o in t.operations) or "copy"
             self._line(f"  {t.name}  <-  {t.source}  {t.dtype} {list(t.shape)}  {work}")
@@ -161,25 +169,29 @@ class Printer:
             verdict, why = self._verdict(report, engine)
             self._hang(f"  {str(engine).ljust(width)}  {verdict}", why, "bold")
         for engine in report.engines:
-            if self.verbose:
-                self._findings(report.verdicts[engine.requirement])
+            findings = report.verdicts[engine.requirement]
+            self._findings(f for f in findings if self.verbose or (f.severity == "error" and not f.allowed))
+        self.console.print()
         for line in _proof(report) if report.proof else ["NOT PROVED: static checks only (--sample FILE)"]:
-            self._line(f"\n  proof: {line}")
+            self._hang("  proof", line, "bold")
         for engine in report.engines:
             if not report.refused and not stops(report.verdicts[engine.requirement]):
                 words = ["eagle3-convert", report.request.source, "OUT", "--engine", engine.requirement]
-                self.console.print(Text(clean("\n  " + shlex.join(words))), soft_wrap=True)
+                if report.request.target is not None:
+                    words += ["--target", str(report.request.target)]
+                self._line("\n  " + shlex.join(words))
 
     @staticmethod
     def _verdict(report: Report, engine: EngineRelease) -> tuple[str, str]:
         errors = [f for f in report.verdicts[engine.requirement] if f.severity == "error" and not f.allowed]
         if report.refused:
-            return "cannot", "the drafter is not in order"
+            stopping = dict.fromkeys(f.code for f in report.findings if f.severity == "error" and not f.allowed)
+            return "not looked at", f"the drafter is not in order: {', '.join(stopping)}"
         if any(f.code == "K120" and not report.target.architecture for f in errors):
             return "unknown", errors[0].message
         if errors:
-            return "cannot", "; ".join(f"{f.code} {f.message}" for f in errors)
-        return "works after conversion", "" if engine.proved else "rules read from source, not run here"
+            return "cannot", ", ".join(dict.fromkeys(f.code for f in errors))
+        return "works after conversion", "" if engine.proved else "rules read from source, not run by this project"
 
     # --- parts --------------------------------------------------------------------------------------------
 
@@ -202,8 +214,10 @@ class Printer:
             if text and text not in f.message:
                 self._hang("", f"{name} {text}", indent=len(label), style="dim")
         if f.why:
-            self._hang("", f.why[0].upper() + f.why[1:] + ("" if f.why.endswith(".") else "."), indent=len(label))
-        for fix in f.fix:
+            why = f.why[0].upper() + f.why[1:] if f.why.split()[0].islower() else f.why
+            self._hang("", why + ("" if why.endswith(".") else "."), indent=len(label))
+        for fix in [fix for fix in f.fix if fix not in self._said]:
+            self._said.add(fix)
             self._hang("", f"-> {fix}", indent=len(label), style="green")
         if f.severity == "error" and not f.allowed:
             self._hang("", f"more: eagle3 explain {f.code}", indent=len(label), style="dim")
@@ -275,6 +289,17 @@ def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
+def _engine_list(engines: list[EngineRelease]) -> str:
+    """`sglang 0.5.21 to 0.5.23 and vllm 0.33.0`."""
+    by_name: dict[str, list[str]] = {}
+    for engine in engines:
+        by_name.setdefault(engine.name, []).append(engine.release)
+    known = {name: set(releases) <= set(known_releases(name)) for name, releases in by_name.items()}
+    return " and ".join(
+        f"{name} {span(name, releases) if known[name] else ', '.join(releases)}" for name, releases in by_name.items()
+    )
+
+
 def _engine_words(engine: EngineRelease) -> str:
     known = known_releases(engine.name)
     if engine.newer_than_known:
@@ -317,7 +342,9 @@ def _proof(report: Report) -> list[str]:
     if proof is None or proof.scores is None:
         return ["none: static checks only"]
     lines = []
-    if proof.difference is not None:
+    if proof.difference is None:
+        lines.append("none: run as the trainer computes it, not as an engine would")
+    else:
         lines.append(
             f"{proof.level}: engine = trained on the sample's states, logits differ by {proof.difference:.2g} at most"
         )

@@ -197,10 +197,6 @@ class EngineRelease:
         """What happens in production where the release does not honour a field."""
         return str(self.rules["read"].get(field, {}).get("consequence", ""))
 
-    def elsewhere(self, field: str) -> str:
-        """Other engines that honour a field, as far as the rules know."""
-        return str(self.rules["read"].get(field, {}).get("elsewhere", ""))
-
     @cached_property
     def limits(self) -> Mapping[str, Mapping[str, Any]]:
         limits: Mapping[str, Mapping[str, Any]] = self.rules.get("limits", {})
