@@ -6,7 +6,7 @@ import importlib.util
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from converter import seal
 from converter.checkpoint.reader import INDEX, Checkpoint, open_checkpoint
 from converter.checkpoint.staging import Staging, normal, recover
 from converter.checkpoint.writer import OutputTensor, WrittenFile, write_safetensors
-from converter.checks.engine import compare
+from converter.checks.engine import CODES, compare
 from converter.checks.points import check_points
 from converter.checks.rows import check_embedding, check_head, recover_map, recovered
 from converter.checks.suits import Suits, suits
@@ -25,14 +25,13 @@ from converter.checks.tensors import check_tensors
 from converter.drafter.drafter import Drafter, Embedding, Provenance
 from converter.drafter.points import describe_points
 from converter.drafter.quantised import quantised_weights
-from converter.drafter.spec import DrafterSpec
+from converter.drafter.spec import DrafterSpec, differences
 from converter.drafter.target import Target
 from converter.drafter.vocab import VocabularyMap, decide
 from converter.errors import InputError, OutputError, UsageError
 from converter.findings import Finding, error, judge, note, stops
 from converter.plan import Plan, TensorPlan, make_plan
 from converter.rules import loading
-from converter.rules.behaviours import EMBEDDINGS
 from converter.rules.dialect import Dialect, DialectReading, read, recognise
 from converter.rules.engine import EngineRelease, nested, resolve
 from converter.rules.fields import lookup
@@ -136,7 +135,7 @@ def convert(request: Request, progress: Progress) -> Report:
         return report
     if request.dry_run:
         if request.sample is not None:  # nothing is staged: only the trainer's forward can be run
-            _prove(report, None)
+            _prove(report, None, [])
         report.outcome = "refused" if report.refused else "planned"
         return report
     try:
@@ -157,11 +156,13 @@ def validate(request: Request) -> Report:
     if report.drafter is None:
         return report
     assert report.source is not None
+    if report.refused:
+        return report
     for engine in report.engines:
         planning = make_plan(report.drafter, [engine], report.target, report.source)
         report.verdicts[engine.requirement] = judge(planning.findings, request.allow, request.strict)
-    if not report.refused and request.sample is not None:
-        _prove(report, None)
+    if request.sample is not None:
+        _prove(report, None, [])
     report.outcome = "refused" if report.refused or all(map(stops, report.verdicts.values())) else "validated"
     return report
 
@@ -345,7 +346,7 @@ def _no_map(name: str, dtype: str, shape: tuple[int, ...]) -> Finding:
     )
 
 
-def _add(report: Report, findings: Any) -> None:
+def _add(report: Report, findings: Iterable[Finding]) -> None:
     report.findings = judge([*report.findings, *findings], report.request.allow, report.request.strict)
 
 
@@ -487,8 +488,7 @@ def _read_back(report: Report, plan: Plan, folder: Path) -> None:
     ]
     if report.refused or report.request.sample is None:
         return
-    for engine in plan.engines:
-        _prove(report, _engine_side(engine, plan, checkpoint, config, report.target))
+    _prove(report, plan, [_engine_side(e, plan, checkpoint, config, report.target) for e in plan.engines])
 
 
 def _engine_side(
@@ -498,11 +498,11 @@ def _engine_side(
 
     view = engine.view(config, list(checkpoint.tensors), target, plan.launch)
     assert view.spec is not None
-    replaced = EMBEDDINGS[engine.rules["embedding"]](view.spec.target_hidden_size, view.spec.hidden_size)
-    return EngineSide(str(engine), view.spec, checkpoint, view.received, replaced)
+    return EngineSide(str(engine), view.spec, checkpoint, view.received, engine.replaces_embedding(view.spec))
 
 
-def _prove(report: Report, engine: EngineSide | None) -> None:
+def _prove(report: Report, plan: Plan | None, sides: Sequence[EngineSide]) -> None:
+    """Run the sample for every engine (for the trainer alone where there is none); the worst proof is the proof."""
     from converter.forward.prove import choose_device, prove
     from converter.forward.sample import read_sample
 
@@ -510,9 +510,20 @@ def _prove(report: Report, engine: EngineSide | None) -> None:
     assert request.sample is not None and drafter is not None
     device = choose_device(request.device)
     report.sample = read_sample(request.sample, drafter.spec)
-    report.proof = prove(drafter, engine, report.sample, device, request.min_accuracy)
-    cause = next((f.code for f in report.findings if f.code.startswith("K") and f.severity == "error"), "")
-    _add(report, [replace(f, caused_by=cause) if f.code == "N102" else f for f in report.proof.findings])
+    each: Sequence[EngineSide | None] = sides or [None]
+    proofs = [prove(drafter, side, report.sample, device, request.min_accuracy) for side in each]
+    report.proof = max(proofs, key=lambda p: (p.level == "none", p.difference or 0.0))
+    for side, proof in zip(each, proofs, strict=True):
+        cause = _cause(report, plan, side)
+        _add(report, [replace(f, caused_by=cause) if f.code == "N102" else f for f in proof.findings])
+
+
+def _cause(report: Report, plan: Plan | None, side: EngineSide | None) -> str:
+    """The allowed finding that a disagreement with this engine follows from, "" where none explains it."""
+    if plan is None or side is None:
+        return ""
+    codes = {CODES.get(field, "") for field in differences(plan.spec, side.spec)} | {"K131"}
+    return next((f.code for f in report.findings if f.allowed and f.code in codes), "")
 
 
 def proof_json(report: Report) -> dict[str, Any]:

@@ -133,6 +133,8 @@ def make_plan(
     for engine in engines:
         examination = examine(engine, spec, target, drafter.embedding)
         findings += examination.findings
+        findings += _replaced_unseen(engine, drafter)
+        findings += _map_refused(engine, drafter)
         findings += [_never_quantised(engine, w) for w in engine.never_quantised if w in drafter.quantised]
         for entry in examination.config:
             first = config.setdefault(entry.path, entry)
@@ -152,6 +154,36 @@ def make_plan(
     carried, left = _sort_files(source)
     plan = Plan(tuple(engines), spec, layer_ids, tensors, tuple(config.values()), dropped, carried, left, launch)
     return Planning(plan, tuple(findings))
+
+
+def _replaced_unseen(engine: EngineRelease, drafter: Drafter) -> list[Finding]:
+    trained = drafter.provenance.embedding_trained and drafter.embedding == "unknown"
+    if not (trained and engine.replaces_embedding(drafter.spec)):
+        return []
+    return [
+        warning(
+            "K132",
+            f"{engine} replaces the drafter's embedding by the target's, and training may have changed it",
+            where="embed_tokens.weight",
+            why="if it did, the drafter would read its tokens through another embedding than it was trained with",
+            fix=("--target FOLDER compares the two",),
+        )
+    ]
+
+
+def _map_refused(engine: EngineRelease, drafter: Drafter) -> list[Finding]:
+    full = drafter.spec.draft_vocab_size == drafter.spec.vocab_size
+    permuted = full and drafter.vocab is not None and not drafter.vocab.identity
+    if not (permuted and engine.rules.get("full_vocabulary_map") == "refused"):
+        return []
+    return [
+        error(
+            "K119",
+            f"{engine} takes no map over the full vocabulary, and this drafter's is not the identity",
+            where="d2t",
+            why="it stops while loading; without the map the drafter would name other tokens",
+        )
+    ]
 
 
 def _never_quantised(engine: EngineRelease, weight: str) -> Finding:

@@ -63,7 +63,7 @@ def read_target_weights(folder: Path, vocab_size: int, hidden_size: int) -> Targ
     try:
         checkpoint = open_checkpoint(folder)
     except InputError as problem:
-        if problem.finding.code == "F107":
+        if problem.finding.code in ("F102", "F107", "F108"):  # only its config is here
             return None
         raise
     fitting = [
@@ -75,9 +75,13 @@ def read_target_weights(folder: Path, vocab_size: int, hidden_size: int) -> Targ
         and tensor.info.dtype in FLOATS
     ]
     head = _named(fitting, _HEADS)
-    embedding = _named(fitting, _EMBEDDINGS) or next((n for n in fitting if n != head), None)
+    others = [n for n in fitting if n != head]
+    embedding = _named(fitting, _EMBEDDINGS) or (others[0] if len(others) == 1 else None)
     table = None if embedding is None else RowTable(checkpoint, embedding)
-    return TargetWeights(table, table if head is None else RowTable(checkpoint, head))
+    if head is not None:
+        return TargetWeights(table, RowTable(checkpoint, head))
+    # A head that is there in a form that cannot be read is not the embedding.
+    return TargetWeights(table, None if _named(list(checkpoint.tensors), _HEADS) else table)
 
 
 def _named(names: list[str], endings: tuple[str, ...]) -> str | None:

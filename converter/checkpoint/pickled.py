@@ -102,7 +102,9 @@ def _load(file: Path) -> Any:
                 fix=("save the weights with safetensors where the file comes from",),
             )
         ) from problem
-    except (RuntimeError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as problem:
+    except Exception as problem:  # whatever torch makes of a damaged or hostile file
+        if isinstance(problem, InputError):
+            raise
         raise InputError(
             error("F101", f"{file.name} is no readable PyTorch file", where=str(file), found=str(problem)[:200])
         ) from problem
@@ -120,14 +122,34 @@ def _refuse_compressed(file: Path) -> None:
 
 
 def _tensors(file: Path, document: Any) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of the document, or of the first model inside it; raises F114 where it holds several sets."""
     import torch
 
-    while isinstance(document, Mapping):
-        found = [(n, t) for n, t in document.items() if isinstance(n, str) and isinstance(t, torch.Tensor)]
+    for _ in range(4):  # deep enough for every trainer known, and an end for one that holds itself
+        if not isinstance(document, Mapping):
+            return
+        found = [(n, t) for n, t in document.items() if isinstance(t, torch.Tensor)]
         if found:
+            others = [n for n, v in document.items() if isinstance(v, Mapping) and _any_tensor(v)]
+            if others or not all(isinstance(n, str) for n, _ in found):
+                raise InputError(
+                    error(
+                        "F114",
+                        f"{file.name} holds more than one set of tensors, or unnamed ones",
+                        where=str(file),
+                        found=", ".join(map(str, others))[:120],
+                        fix=("save the model's weights alone",),
+                    )
+                )
             yield from found
             return
         document = next((document[k] for k in _INNER if isinstance(document.get(k), Mapping)), None)
+
+
+def _any_tensor(document: Mapping[Any, Any]) -> bool:
+    import torch
+
+    return any(isinstance(v, torch.Tensor) for v in document.values())
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -141,13 +163,18 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     infos: dict[str, TensorInfo] = {}
     cursor = 0
     for name, value in tensors.items():
-        if value.dtype not in dtypes:
-            raise InputError(error("F105", f"{name} has the dtype {value.dtype}", where=name))
+        if value.dtype not in dtypes or value.layout is not torch.strided or value.device.type != "cpu":
+            kind = f"{value.dtype} {value.layout} on {value.device}"
+            raise InputError(error("F105", f"{name!r:.80} cannot be read: it is {kind}", where=str(path.name)))
         size = value.numel() * value.element_size()
         infos[name] = TensorInfo(dtypes[value.dtype], tuple(value.shape), cursor, cursor + size)
         cursor += size
+    try:
+        header = build_header(infos, {"format": "pt"})
+    except UnicodeEncodeError as problem:
+        raise InputError(error("F104", "a tensor's name is no text", where=str(path.name))) from problem
     with path.open("xb") as out:
-        out.write(build_header(infos, {"format": "pt"}))
+        out.write(header)
         for value in tensors.values():
-            flat = value.detach().contiguous().reshape(-1)
+            flat = value.detach().resolve_neg().resolve_conj().contiguous().reshape(-1)
             out.write(flat.view(torch.uint8).numpy().data if flat.numel() else b"")

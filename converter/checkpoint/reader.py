@@ -233,6 +233,11 @@ def _open_shards(folder: Path, index: Path, found: list[Path]) -> Checkpoint:
                 fix=("download the folder again: its index names files that are not there",),
             )
         )
+    if not all(name.endswith(".safetensors") for name in names):
+        wrong = next(name for name in names if not name.endswith(".safetensors"))
+        raise InputError(
+            error("F108", f"{INDEX} names a shard that is no safetensors file: {wrong!r:.80}", where=str(index))
+        )
     single = folder / SINGLE
     if single in found and SINGLE not in names:
         raise InputError(

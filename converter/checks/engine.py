@@ -14,8 +14,8 @@ from converter.drafter.points import describe_point, describe_points
 from converter.drafter.spec import DrafterSpec, Origin, differences
 from converter.drafter.target import Target
 from converter.findings import Finding, error, warning
-from converter.rules.behaviours import EMBEDDINGS
 from converter.rules.engine import ConfigEntry, EngineRelease, known_releases, nested
+from converter.rules.ids import NEEDS_LAYERS
 from converter.rules.targets import TargetRule, architectures, capturing_releases
 
 # Spec attribute -> code of the finding that an engine does not honour or accept it.
@@ -93,7 +93,7 @@ def faults(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: 
         findings += _captures(engine, rule, spec, target)
         if engine.needs_flags(spec, target):
             findings.append(_needs_flags(engine, spec))
-    if embedding == "trained" and EMBEDDINGS[engine.rules["embedding"]](spec.target_hidden_size, spec.hidden_size):
+    if embedding == "trained" and engine.replaces_embedding(spec):
         findings.append(_embedding_replaced(engine))
     served = engine.rules.get("served_dtype", {}).get(spec.dtype)
     if served:
@@ -113,6 +113,8 @@ def compare(
     skip_points: bool = False,
 ) -> list[Finding]:
     """What the release reads out of config, tensor names and launch options, against what was trained."""
+    rule = engine.target(target.architecture)
+    skip_points = skip_points or (target.layers is None and rule is not None and rule.id_rule in NEEDS_LAYERS)
     # Without a class that gives the ids their meaning, they are read as what they were written as.
     view = engine.view(config, names, replace(target, architecture="") if skip_points else target, launch)
     if view.spec is None:

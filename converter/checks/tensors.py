@@ -22,6 +22,8 @@ def check_tensors(
 
     quantised  canonical names of quantised weights; declared: the config has a quantization_config
     """
+    if spec.num_attention_heads % spec.num_key_value_heads or spec.head_dim % 2:
+        yield _heads(spec)
     wanted = expected_tensors(spec)
     for canonical, expected in wanted.items():
         if canonical not in tensors:
@@ -47,6 +49,17 @@ def check_tensors(
         yield _nothing_quantised()
     yield from _other_dtype(spec, checkpoint, tensors)
     yield from _mixed(checkpoint, [t for c, t in tensors.items() if c not in _MAP and not weight_of(c)])
+
+
+def _heads(spec: DrafterSpec) -> Finding:
+    return error(
+        "C207",
+        "the heads of the attention cannot be computed",
+        where="config.json",
+        found=f"{spec.num_attention_heads} heads, {spec.num_key_value_heads} of keys, head_dim {spec.head_dim}",
+        expected="heads a multiple of those of keys and values, an even head_dim",
+        why="heads share keys in equal groups, and rope turns the two halves of each head",
+    )
 
 
 def _missing(canonical: str, expected: Expected) -> Finding:

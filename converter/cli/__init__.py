@@ -87,7 +87,7 @@ def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no
     OUT is what the engine will really load: tensors renamed, vocabulary map checked, config flat and explicit.
     It appears whole, after every check has passed, or not at all; IN is never changed.
     """
-    show = _Show(options)
+    show = _Show({**options, "out": out})
 
     def run() -> Report:
         from converter.pipeline import convert
@@ -169,21 +169,25 @@ def _request(options: dict[str, Any], **more: Any) -> Request:
     from converter.drafter.points import parse_points
     from converter.errors import UsageError
     from converter.pipeline import Request
-    from converter.report.explain import known_codes
+    from converter.report.explain import known_codes, never_allowed
     from converter.rules import loading
 
     for path in options["mappings"]:
         loading.add(path)
 
-    unknown = [code for code in options["allow"] if code not in known_codes()]
-    if unknown:
-        raise UsageError(f"--allow {unknown[0]}: there is no such finding")
+    for code in options["allow"]:
+        if code not in known_codes():
+            raise UsageError(f"--allow {code}: there is no such finding")
+        if never_allowed(code):
+            raise UsageError(f"--allow {code}: this cannot be let through, nothing right could be written")
+    if options["min_accuracy"] != options["min_accuracy"]:  # NaN
+        raise UsageError("--min-accuracy: expected a number from 0 to 1")
     return Request(
         source=options["source"],
         engines=options["engines"],
         target=options["target"],
         target_arch=options["target_arch"],
-        aux=parse_points(options["aux"]) if options["aux"] else None,
+        aux=parse_points(options["aux"]) if options["aux"] is not None else None,
         sample=options["sample"],
         device=options["device"],
         min_accuracy=options["min_accuracy"],
@@ -209,15 +213,13 @@ class _Show:
         self._file: Path | None = options["report_file"]
         self._verbose: bool = options["verbose"]
         self._quiet: bool = options["quiet"]
+        self._places = [Path(options[k]) for k in ("source", "out", "target") if options.get(k) is not None]
 
     def run(self, work: Callable[[], Report], method: str) -> None:
-        from converter.errors import Eagle3Error, UsageError
+        from converter.errors import Eagle3Error, OutputError
 
         try:
-            if self._file is not None and self._file.suffix != ".json":
-                raise UsageError(f"--report {self._file}: reports are written as .json")
-            if self._file is not None and not self._file.parent.is_dir():
-                raise UsageError(f"--report {self._file}: there is no folder {self._file.parent}")
+            self._check_file()
             with _interruptible():
                 report = work()
             self._write(report)
@@ -226,9 +228,34 @@ class _Show:
             sys.exit(problem.exit_code)
         except KeyboardInterrupt:
             _fail(130, "interrupted; OUT is whole: as it was before, or new")
-        if not (self._quiet and report.outcome != "refused"):
-            getattr(self._printer(), method)(report)
-        sys.exit(1 if report.outcome == "refused" else 0)
+        except OSError as problem:
+            failure = OutputError(f"{problem.filename or 'the system'}: {problem.strerror or problem}")
+            self._failed(failure)
+            sys.exit(failure.exit_code)
+        code = 1 if report.outcome == "refused" else 0
+        if not (self._quiet and code == 0):
+            try:
+                getattr(self._printer(), method)(report)
+                sys.stdout.flush()
+            except BrokenPipeError:  # the reader of our output left: not an error of ours
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(code)
+
+    def _check_file(self) -> None:
+        """The report may not be written into what is read or written."""
+        from converter.errors import UsageError
+
+        if self._file is None:
+            return
+        if self._file.suffix != ".json":
+            raise UsageError(f"--report {self._file}: reports are written as .json")
+        if not self._file.parent.is_dir():
+            raise UsageError(f"--report {self._file}: there is no folder {self._file.parent}")
+        folder = self._file.resolve().parent
+        for place in self._places:
+            used = place.resolve().parent if place.is_file() else place.resolve()
+            if folder == used or used in folder.parents:
+                raise UsageError(f"--report {self._file}: {used} is read or written by this run")
 
     def _printer(self) -> Any:
         from converter.report.text import Printer
@@ -251,15 +278,18 @@ class _Show:
                 raise OutputError(f"cannot write {self._file}: {problem.strerror}") from problem
 
     def _failed(self, problem: Any) -> None:
+        finding = getattr(problem, "finding", None)
+        document = {
+            "schema": "eagle3-convert/error/1",
+            "message": str(problem),
+            "exit_code": problem.exit_code,
+            "findings": [finding.as_json()] if finding else [],
+        }
+        text = json.dumps(document, indent=2)
         if self._as_json:
-            finding = getattr(problem, "finding", None)
-            document = {
-                "schema": "eagle3-convert/error/1",
-                "message": str(problem),
-                "exit_code": problem.exit_code,
-                "findings": [finding.as_json()] if finding else [],
-            }
-            click.echo(json.dumps(document, indent=2))
+            click.echo(text)
+        if self._file is not None and problem.exit_code != 2 and self._file.parent.is_dir():
+            self._file.write_text(text + "\n", encoding="utf-8")
         from converter.report.text import Printer
 
         Printer(sys.stderr, self._verbose).failed(problem)
@@ -300,22 +330,14 @@ def _fail(code: int, message: str) -> NoReturn:
 
 def main() -> None:
     """The console script `eagle3`."""
-    _run(eagle3)
+    eagle3()
 
 
 def convert_main() -> None:
     """The console script `eagle3-convert`: the same as `eagle3 convert`."""
-    _run(convert_command)
+    convert_command()
 
 
 def validate_main() -> None:
     """The console script `eagle3-validate`: the same as `eagle3 validate`."""
-    _run(validate_command)
-
-
-def _run(command: Any) -> None:
-    try:
-        command()
-    except BrokenPipeError:  # the reader of our output left: not an error of ours
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    validate_command()

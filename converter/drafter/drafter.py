@@ -22,6 +22,7 @@ class Provenance:
     target_name          name or path of the target it was trained for
     target_architecture  the target's class, e.g. "LlamaForCausalLM"
     speculative_tokens   draft steps that the trainer recommends
+    embedding_trained    the input says that training may have changed the embedding
     """
 
     dialect: str
@@ -29,6 +30,7 @@ class Provenance:
     target_name: str = ""
     target_architecture: str = ""
     speculative_tokens: int | None = None
+    embedding_trained: bool = False
 
 
 @dataclass(frozen=True)

@@ -68,5 +68,7 @@ def expected_tensors(spec: DrafterSpec) -> dict[str, Expected]:
     tensors["norm.weight"] = Expected((hidden,), "[H]")
     if not spec.tie_word_embeddings:
         tensors["lm_head.weight"] = Expected((spec.draft_vocab_size, hidden), "[draft vocabulary, H]")
-    tensors["embed_tokens.weight"] = Expected((spec.vocab_size, hidden), "[vocabulary, H]", optional=True)
+    # The target's can stand in for it only where the widths are equal.
+    shared = spec.target_hidden_size == hidden
+    tensors["embed_tokens.weight"] = Expected((spec.vocab_size, hidden), "[vocabulary, H]", optional=shared)
     return tensors

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from converter.checkpoint.reader import Checkpoint
 from converter.drafter.drafter import Drafter
+from converter.drafter.layout import expected_tensors
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.vocab import VocabularyMap
 from converter.errors import UsageError
@@ -79,6 +80,8 @@ def choose_device(wanted: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(wanted)
+        if device.type not in ("cpu", "cuda"):
+            raise UsageError(f"--device {wanted}: expected auto, cpu, cuda or cuda:n")
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as problem:
         raise UsageError(f"--device {wanted}: {str(problem).splitlines()[0]}") from problem
@@ -100,6 +103,9 @@ def prove(
     if own_rows is None and 0 not in sample.points:
         return _not_proved("embedding rows: neither the drafter nor the sample (point 0) has them", device)
     target_rows = engine is not None and engine.takes_target_embedding and 0 in sample.points
+    unseen = engine is not None and engine.takes_target_embedding and not target_rows
+    if unseen and own_rows is not None and drafter.embedding != "target's":
+        return _not_proved("the embedding that the engine uses, the target's: the sample has no point 0", device)
     to_target = _target_ids(drafter.vocab, device)
     right, rows = [0] * STEPS, [0] * STEPS
     difference: float | None = None
@@ -138,6 +144,12 @@ class _Runner:
         self, spec: DrafterSpec, checkpoint: Checkpoint, names: Mapping[str, str], device: torch.device
     ) -> None:
         self.weights = weights_of(spec, checkpoint, names, device)
+        for name, expected in expected_tensors(spec).items():
+            weight = self.weights.get(name)
+            if weight is None and not expected.optional:
+                raise NotComputable(f"{name}, which is left at its initial value")
+            if weight is not None and tuple(weight.shape) != expected.shape:
+                raise NotComputable(f"{name}, which has another shape than the config implies")
         self._model = DraftModel(spec, self.weights)
         self._points = spec.capture_points
         self._device = device

@@ -57,9 +57,8 @@ def _yarn(plain: Tensor, theta: float, head_dim: int, p: dict[str, float]) -> tu
     ramp = ((torch.arange(head_dim // 2) - low) / max(high - low, 0.001)).clamp(0, 1)
     scale = p.get("attention_factor")
     if scale is None:
-        scale = _mscale(factor, p.get("mscale") or 1) / (
-            _mscale(factor, p["mscale_all_dim"]) if p.get("mscale") and p.get("mscale_all_dim") else 1
-        )
+        both = p.get("mscale") and p.get("mscale_all_dim")  # transformers takes them only together
+        scale = _mscale(factor, p["mscale"]) / _mscale(factor, p["mscale_all_dim"]) if both else _mscale(factor, 1)
     return plain / factor * ramp + plain * (1 - ramp), float(scale)
 
 

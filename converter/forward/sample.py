@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from converter.checkpoint.header import FLOATS, INTEGERS
 from converter.checkpoint.reader import Checkpoint, open_checkpoint
 from converter.drafter.points import describe_points
 from converter.drafter.spec import DrafterSpec
@@ -59,9 +60,11 @@ def read_sample(path: Path, spec: DrafterSpec) -> Sample:
     Raises InputError: F120 no sample, F121 of another target, F122 lacks a capture point, F123 nothing to score.
     """
     if not path.exists():
-        raise InputError(error("F100", f"{path} does not exist", where=str(path), fix=("check the path",)))
+        raise InputError(error("F100", f"the sample {path} does not exist", where=str(path), fix=("check the path",)))
     checkpoint = open_checkpoint(path)
-    names = sorted({n.split(".")[0] for n in checkpoint.tensors if n.endswith(".hidden_states")}, key=_natural)
+    names = sorted(
+        (n[: -len(".hidden_states")] for n in checkpoint.tensors if n.endswith(".hidden_states")), key=_natural
+    )
     if not names:
         raise _no_sample(path, "it has no tensor sK.hidden_states")
     points = _points(path, checkpoint, names[0])
@@ -97,13 +100,15 @@ def _natural(name: str) -> tuple[int, str]:
 
 
 def _points(path: Path, checkpoint: Checkpoint, name: str) -> tuple[int, ...]:
-    count = checkpoint.tensors[f"{name}.hidden_states"].info.shape[0]
+    shape = checkpoint.tensors[f"{name}.hidden_states"].info.shape
+    count = shape[0] if shape else 0
     stated = next((m["capture_points"] for m in checkpoint.metadata.values() if "capture_points" in m), None)
     if stated is None:
         return tuple(range(count))
     parts = stated.replace(",", " ").split()
-    if not all(p.isascii() and p.isdigit() for p in parts) or len(parts) != count:
-        raise _no_sample(path, f"its capture_points {stated!r} do not name {count} points")
+    digits = all(p.isascii() and p.isdigit() and len(p) < 7 for p in parts)
+    if not digits or len(parts) != count or len(set(parts)) != count:
+        raise _no_sample(path, f"its capture_points {stated[:60]!r} do not name {count} different points")
     return tuple(int(p) for p in parts)
 
 
@@ -115,20 +120,27 @@ def _sequences(
         for needed in (f"{name}.input_ids", f"{name}.loss_mask", following):
             if needed not in checkpoint.tensors:
                 raise _no_sample(path, f"it has no tensor {needed}")
+        infos = {n: checkpoint.tensors[n].info for n in (f"{name}.input_ids", f"{name}.loss_mask", following)}
+        states = checkpoint.tensors[f"{name}.hidden_states"].info
+        lengths = {info.shape for info in infos.values()}
+        if any(info.dtype != "BOOL" and info.dtype not in INTEGERS for info in infos.values()):
+            raise _no_sample(path, f"tokens, mask and choices of {name} must be integers or booleans")
+        if len(states.shape) != 3 or lengths != {states.shape[1:2]} or states.shape[0] != len(points):
+            found = ", ".join(str(list(s)) for s in sorted(lengths))
+            raise _no_sample(
+                path, f"the tensors of {name} do not belong together: states {list(states.shape)}, {found}"
+            )
+        if states.dtype not in FLOATS:
+            raise _no_sample(path, f"the states of {name} are {states.dtype}, not floating point")
+        if states.shape[2] != spec.target_hidden_size:
+            raise _other_target(path, f"states {states.shape[2]} wide", f"{spec.target_hidden_size} wide")
         tokens = tensor(checkpoint, f"{name}.input_ids").long()
         counts = tensor(checkpoint, f"{name}.loss_mask").bool()
         target_next = tensor(checkpoint, following).long()
-        states = checkpoint.tensors[f"{name}.hidden_states"].info.shape
-        if (
-            len(states) != 3
-            or states[:2] != (len(points), len(tokens))
-            or not len(tokens) == len(counts) == len(target_next)
-        ):
-            raise _no_sample(path, f"the tensors of {name} do not belong together: {list(states)} states")
-        if states[2] != spec.target_hidden_size:
-            raise _other_target(path, f"states {states[2]} wide", f"{spec.target_hidden_size} wide")
-        if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < spec.vocab_size:
-            raise _other_target(path, f"tokens up to {int(tokens.max()):,}", f"a vocabulary of {spec.vocab_size:,}")
+        for ids in (tokens, target_next):
+            if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < spec.vocab_size:
+                found = f"tokens from {int(ids.min()):,} to {int(ids.max()):,}"
+                raise _other_target(path, found, f"a vocabulary of {spec.vocab_size:,}")
         yield SampleSequence(name, tokens, counts, target_next, checkpoint, points)
 
 

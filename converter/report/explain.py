@@ -33,6 +33,11 @@ def known_codes() -> frozenset[str]:
     return frozenset(catalogue())
 
 
+def never_allowed(code: str) -> bool:
+    """True for findings behind which there is nothing that could rightly be written."""
+    return catalogue()[code].get("allow") == "never"
+
+
 def explain(code: str) -> str:
     """The page of one finding. Raises KeyError where there is none."""
     entry = catalogue()[code.upper()]

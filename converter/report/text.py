@@ -135,7 +135,7 @@ class Printer:
             self.console.print(Text(clean(command_text(line["environment"], line["command"]))), soft_wrap=True)
 
     def _next(self, report: Report) -> None:
-        if report.proof is not None and report.proof.level != "none":
+        if report.proof is not None:
             return
         typed = report.request.command or ("eagle3-convert", report.request.source, str(report.request.out))
         again = [*(word for word in typed if word != "--force"), "--force", "--sample", "SAMPLE.safetensors"]
@@ -156,7 +156,7 @@ class Printer:
 
     def validated(self, report: Report) -> None:
         """The end of `eagle3 validate`."""
-        if report.drafter is None:
+        if report.drafter is None or not report.verdicts:
             self._refusal(report)
             return
         self._what(report)
@@ -339,15 +339,17 @@ def _moves(report: Report) -> str:
 
 def _proof(report: Report) -> list[str]:
     proof = report.proof
-    if proof is None or proof.scores is None:
+    if proof is None:
         return ["none: static checks only"]
+    if proof.scores is None:
+        return ["none: the forward pass could not be computed"]
     lines = []
     if proof.difference is None:
         lines.append("none: run as the trainer computes it, not as an engine would")
     else:
-        lines.append(
-            f"{proof.level}: engine = trained on the sample's states, logits differ by {proof.difference:.2g} at most"
-        )
+        agrees = "engine = trained" if proof.level != "none" else "the engine computes something else"
+        gap = f"logits differ by {proof.difference:.2g} at most"
+        lines.append(f"{proof.level}: {agrees} on the sample's states, {gap}")
     first, *later = proof.scores.accuracy
     steps = "".join(f", then {a:.1%}" for a in later)
     lines.append(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from converter.checkpoint.header import DTYPE_NAMES
 from converter.drafter.spec import Rope
 
 Values = Mapping[str, Any]
@@ -38,7 +39,7 @@ FLAGS = frozenset({
 def plain(field: str, value: Any, values: Values) -> Any:
     """A value of the field's own type."""
     if field in COUNTS:
-        return whole_number(value, least=1)
+        return whole_number(value, least=1, most=1000 if field == "num_hidden_layers" else 2**40)
     if field in FLAGS:
         if not isinstance(value, bool):
             raise Unreadable("true or false")
@@ -50,28 +51,29 @@ def plain(field: str, value: Any, values: Values) -> Any:
     return value
 
 
-def whole_number(value: Any, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**40:
-        raise Unreadable(f"a whole number of at least {least}")
+def whole_number(value: Any, least: int, most: int = 2**40) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise Unreadable(f"a whole number from {least} to {most:,}")
     return value
 
 
 def positive(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e30:
         raise Unreadable("a positive number")
     return float(value)
 
 
 def dtype(field: str, value: Any, values: Values) -> str:
     """`bfloat16`, also spelt `torch.bfloat16`."""
-    if not isinstance(value, str):
-        raise Unreadable("a dtype such as bfloat16")
+    known = sorted(DTYPE_NAMES.values())
+    if not isinstance(value, str) or value.removeprefix("torch.") not in known:
+        raise Unreadable("one of " + ", ".join(known))
     return value.removeprefix("torch.")
 
 
 def integers(field: str, value: Any, values: Values) -> tuple[int, ...]:
     """Layer ids as listed; what they mean is the id rule's business."""
-    if not isinstance(value, list) or not value:
+    if not isinstance(value, list) or not 0 < len(value) <= 1000:
         raise Unreadable("a list of layer ids")
     if not all(isinstance(i, int) and not isinstance(i, bool) and abs(i) < 2**31 for i in value):
         raise Unreadable("a list of layer ids")
@@ -82,6 +84,26 @@ def integers(field: str, value: Any, values: Values) -> tuple[int, ...]:
 
 _ROPE_NAMES = ("rope_type", "type")  # transformers before 4.43 wrote `type`
 
+# Kind of rope -> parameters that it needs, and that it may have (transformers 5.19.0 modeling_rope_utils.py). Others
+# are refused: an engine may read a name that the trainer ignored, or the other way round.
+_ROPE_KINDS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
+    "default": (frozenset(), frozenset({"partial_rotary_factor", "mrope_section", "mrope_interleaved"})),
+    "linear": (frozenset({"factor"}), frozenset()),
+    "dynamic": (frozenset({"factor"}), frozenset({"original_max_position_embeddings"})),
+    "yarn": (
+        frozenset({"factor", "original_max_position_embeddings"}),
+        frozenset({"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}),
+    ),
+    "longrope": (
+        frozenset({"short_factor", "long_factor", "original_max_position_embeddings"}),
+        frozenset({"factor", "attention_factor"}),
+    ),
+    "llama3": (
+        frozenset({"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}),
+        frozenset(),
+    ),
+}
+
 
 def _rope(theta: Any, scaling: Any) -> Rope:
     if scaling is None:
@@ -89,14 +111,24 @@ def _rope(theta: Any, scaling: Any) -> Rope:
     if not isinstance(scaling, dict):
         raise Unreadable("rope parameters as an object")
     named = [scaling[n] for n in _ROPE_NAMES if scaling.get(n) is not None] or ["default"]
-    if not all(isinstance(n, str) for n in named) or len(set(named)) > 1:
-        raise Unreadable("one rope_type")
+    if len({str(n) for n in named}) > 1 or named[0] not in _ROPE_KINDS:
+        raise Unreadable("one rope_type of " + ", ".join(_ROPE_KINDS))
+    needed, allowed = _ROPE_KINDS[named[0]]
     rest = {k: v for k, v in scaling.items() if k not in (*_ROPE_NAMES, "rope_theta") and v is not None}
-    return Rope(positive(theta), named[0], tuple(sorted(_frozen(rest).items())))
+    if not needed <= rest.keys() <= needed | allowed:
+        also = f", perhaps {', '.join(sorted(allowed))}" if allowed else ""
+        raise Unreadable(f"for {named[0]} rope: {', '.join(sorted(needed)) or 'nothing'}{also}, and nothing else")
+    return Rope(positive(theta), named[0], tuple((k, _rope_value(k, rest[k])) for k in sorted(rest)))
 
 
-def _frozen(parameters: dict[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in parameters.items()}
+def _rope_value(name: str, value: Any) -> Any:
+    """A number, a list of numbers, or a flag; as it is, so that it is written as it was."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, list) and len(value) <= 10_000:
+        return tuple(_rope_value(name, v) for v in value if positive(v))
+    positive(value)
+    return value
 
 
 def rope_parameters_first(field: str, node: Any, values: Values) -> Rope | None:
@@ -108,10 +140,14 @@ def rope_parameters_first(field: str, node: Any, values: Values) -> Rope | None:
         return rope_flat(field, node, values)
     if not isinstance(parameters, dict):
         raise Unreadable("rope_parameters as an object")
+    scaling = node.get("rope_scaling")
     theta = parameters.get("rope_theta", node.get("rope_theta"))
     if theta is None:
         raise Unreadable("a rope_theta in rope_parameters")
-    return _rope(theta, parameters)
+    rope = _rope(theta, parameters)
+    if scaling is not None and _rope(theta, scaling) != rope:  # transformers 5 would take rope_scaling
+        raise Unreadable("the same in rope_scaling and rope_parameters")
+    return rope
 
 
 def rope_flat(field: str, node: Any, values: Values) -> Rope | None:
@@ -139,6 +175,9 @@ def windows_by_layer_types(field: str, node: Any, values: Values) -> tuple[int |
         raise Unreadable("an object")
     layers: int = values["num_hidden_layers"]
     kinds = node.get("layer_types")
+    if kinds is None and node.get("model_type") == "qwen3":  # transformers' Qwen3Config then goes by max_window_layers
+        full = whole_number(node.get("max_window_layers", 28), least=0)
+        kinds = ["sliding_attention" if i >= full else "full_attention" for i in range(layers)]
     if kinds is None:
         return (None,) * layers
     known = {"full_attention", "sliding_attention"}

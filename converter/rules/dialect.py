@@ -171,6 +171,7 @@ def read(
     derived = {"dtype": (DTYPE_NAMES[fc.info.dtype], fc.name)} if fc and fc.info.dtype in DTYPE_NAMES else None
     reading = read_spec(config, rules["fields"], meaning, given=given, derived=derived)
     findings += [*reading.findings, *_unknown_keys(dialect, config), *_cautions(dialect, config, checkpoint)]
+    findings += _release_known(dialect, config)
     facts = {key: lookup(config, path) for key, path in rules.get("provenance", {}).items()}
     present = {key: lookup(config, key) for key in rules.get("carry", ())}
     carried = {key.rpartition(".")[2]: value for key, value in present.items() if value is not None}
@@ -211,6 +212,23 @@ def _unwrapped(prefix: str, count: int) -> Finding:
     )
 
 
+def _release_known(dialect: Dialect, config: Mapping[str, Any]) -> list[Finding]:
+    """C208 where the input names a release that the rules were not read from."""
+    key = dialect.rules.get("release", {}).get("key", "")
+    stated = lookup(config, key) if key else None
+    if stated is None or (dialect.release and loading.covers(dialect.rules.get("known", ""), dialect.release)):
+        return []
+    return [
+        warning(
+            "C208",
+            f"{dialect.title} {stated!s:.40} is no release that these rules know; the newest known were used",
+            where=key,
+            expected=dialect.rules.get("known", ""),
+            why="a release may write other defaults or another meaning under the same keys",
+        )
+    ]
+
+
 def _cautions(dialect: Dialect, config: Mapping[str, Any], checkpoint: Checkpoint) -> list[Finding]:
     """Known faults of the releases that wrote such a checkpoint, which nothing in it shows."""
     names = list(checkpoint.tensors)
@@ -231,6 +249,7 @@ def _provenance(dialect: Dialect, facts: Mapping[str, Any]) -> Provenance:
         target_name=name if isinstance(name, str) else "",
         target_architecture=first if isinstance(first, str) else "",
         speculative_tokens=_speculative_tokens(facts.get("proposals")),
+        embedding_trained=facts.get("embedding_trained") is True,
     )
 
 

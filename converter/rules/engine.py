@@ -20,7 +20,7 @@ from converter.drafter.target import Target
 from converter.errors import UsageError
 from converter.rules import ids as id_rules
 from converter.rules import loading
-from converter.rules.behaviours import LAUNCH, POINTS, WRITERS
+from converter.rules.behaviours import EMBEDDINGS, LAUNCH, POINTS, WRITERS
 from converter.rules.fields import IdMeaning, read_spec
 from converter.rules.names import first_match, translate, translate_back
 from converter.rules.targets import TargetRule, target_rule
@@ -116,6 +116,10 @@ class EngineRelease:
         if not names:
             return None
         return names[0] if weight is None else companion_of(canonical, names[0])
+
+    def replaces_embedding(self, spec: DrafterSpec) -> bool:
+        """True where the release runs the drafter with the target's embedding even if it has its own."""
+        return EMBEDDINGS[self.rules["embedding"]](spec.target_hidden_size, spec.hidden_size)
 
     @property
     def never_quantised(self) -> tuple[str, ...]:
@@ -226,7 +230,8 @@ def _filled(value: str | Mapping[str, str], words: Mapping[str, Any]) -> str:
 def known_releases(name: str) -> list[str]:
     """All releases in the mapping, oldest first. Raises UsageError where the engine is unknown."""
     if name not in loading.names("engines"):
-        raise UsageError(f"no rules for engine {name!r}; known: {', '.join(loading.names('engines'))}")
+        near = f"; did you mean {name.lower()}?" if name.lower() in loading.names("engines") else ""
+        raise UsageError(f"no rules for engine {name!r}{near}; known: {', '.join(loading.names('engines'))}")
     known: list[str] = loading.load("engines", name)["known"]
     return known
 
@@ -243,13 +248,15 @@ def resolve(requirement: str) -> list[EngineRelease]:
         parsed = Requirement(requirement)
     except InvalidRequirement as problem:
         raise UsageError(f"--engine {requirement!r}: expected NAME or NAME==RELEASE, e.g. sglang==0.5.23") from problem
+    if parsed.url or parsed.marker or parsed.extras:
+        raise UsageError(f"--engine {requirement!r}: expected NAME or NAME==RELEASE, e.g. sglang==0.5.23")
     known = known_releases(parsed.name)
     if not parsed.specifier:
         return [_release(parsed.name, known[-1])]
     within = [r for r in known if parsed.specifier.contains(r, prereleases=True)]
     if within:
         return [_release(parsed.name, r) for r in within]
-    exact = [s.version for s in parsed.specifier if s.operator == "=="]
+    exact = [s.version for s in parsed.specifier if s.operator == "==" and not s.version.endswith(".*")]
     if exact and Version(exact[0]) > Version(known[-1]):
         return [replace(_release(parsed.name, known[-1]), release=exact[0], newer_than_known=True, proved=False)]
     raise UsageError(

@@ -93,7 +93,10 @@ def add(path: Path) -> None:
         raise RulesError(f"--mapping {path}: expected the key `dialect` or `engine` with a name")
     name, folder = document[kind], _KINDS[kind]
     known = load(folder, name) if name in names(folder) else None
-    faults = check(document if known is None else _combined(known, document), kind)
+    try:
+        faults = check(document if known is None else _combined(known, document), kind)
+    except RecursionError as problem:
+        raise RulesError(f"--mapping {path}: it refers to itself") from problem
     if faults:
         raise RulesError(f"--mapping {path}: " + "; ".join(faults[:5]))
     _added[folder, name] = document
