@@ -28,7 +28,7 @@ lint: $(READY)
 test: $(READY) lint
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
 
-# The real engines' own classes on the CPU; the first run downloads them (about 2 GB on disk, kept for later runs).
+# The real engines' own classes on the CPU; the first run downloads them (1.6 GB on disk, kept for later runs).
 test-engines: $(READY)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m engines tests/engines
 

@@ -267,8 +267,9 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     import subprocess
     import sys
 
-    command = f"{sys.executable} -m converter convert {DRAFTERS / 'a_plain'} {tmp_path / 'out'} | head -1; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    convert = f"{sys.executable} -m converter convert {DRAFTERS / 'a_plain'} {tmp_path / 'out'}"
+    command = ["bash", "-c", convert + " | head -1; exit ${PIPESTATUS[0]}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "Converted.\n")
 
 

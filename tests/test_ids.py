@@ -49,7 +49,7 @@ def test_where_there_is_a_solution_it_is_found(rule: str) -> None:
 
 
 def test_deepseek() -> None:
-    """Ids are literal unless the first listed is 1, so 1, 30, 58 needs another first (checked.md: run on 0.5.23)."""
+    """Ids are literal unless the first listed is 1, so 1, 30, 58 needs another first (run on 0.5.23)."""
     rule = "plus_one_if_first_is_one"
     assert solve(rule, (1, 30, 58), 61) == (30, 1, 58)
     assert solve(rule, (2, 30, 58), 61) == (1, 29, 57)

@@ -2,7 +2,7 @@
 
 A rule is a function from ids to points. Engines apply it forwards; a converter has to find ids that the rule
 turns into the points meant, which for conditional rules is not "subtract one". The closed registry below is
-all that is known (SGLang 0.4.6 to 0.5.23, vLLM 0.33.0, speculators 0.1 to 0.9); mappings choose by name.
+all that is known (SGLang 0.4.6 to 0.5.23, vLLM 0.9 to 0.33, speculators 0.1 to 0.9); mappings choose by name.
 """
 
 from __future__ import annotations
