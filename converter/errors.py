@@ -1,8 +1,8 @@
 """Everything this tool raises on purpose, each with the exit code that it means.
 
 Exit codes: 0 done, 1 an error finding, 2 usage, 3 input missing or unreadable, 4 output, disk or
-network failed, 130 interrupted. A refused drafter (exit 1) is no exception but a report with error findings; an `InputError`
-carries one finding that says what could not be read and what to do.
+network failed, 130 interrupted. A refused drafter (exit 1) is no exception but a report with error
+findings; an `InputError` carries one finding that says what could not be read and what to do.
 """
 
 from __future__ import annotations

@@ -234,11 +234,8 @@ class _Show:
             sys.exit(failure.exit_code)
         code = 1 if report.outcome == "refused" else 0
         if not (self._quiet and code == 0):
-            try:
+            with _reader_may_leave():
                 getattr(self._printer(), method)(report)
-                sys.stdout.flush()
-            except BrokenPipeError:  # the reader of our output left: not an error of ours
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(code)
 
     def _check_file(self) -> None:
@@ -270,7 +267,8 @@ class _Show:
 
         text = json.dumps(as_json(report), indent=2)
         if self._as_json:
-            click.echo(text)
+            with _reader_may_leave():
+                click.echo(text)
         if self._file is not None:
             try:
                 self._file.write_text(text + "\n", encoding="utf-8")
@@ -287,7 +285,8 @@ class _Show:
         }
         text = json.dumps(document, indent=2)
         if self._as_json:
-            click.echo(text)
+            with _reader_may_leave():
+                click.echo(text)
         if self._file is not None and problem.exit_code != 2 and self._file.parent.is_dir():
             self._file.write_text(text + "\n", encoding="utf-8")
         from converter.report.text import Printer
@@ -307,6 +306,16 @@ class _Show:
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("", total=total)
             yield lambda count: bar.advance(task, count)
+
+
+@contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """A reader that closes the pipe early (`| head`) is no error: the verdict is in the exit code."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager

@@ -24,13 +24,19 @@ _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _WIDTH = 110
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the caller: rich would exit with 1, which here means a refused drafter."""
+        raise BrokenPipeError
+
+
 class Printer:
     """Writes reports to a terminal or file; `verbose` shows all of what is otherwise counted."""
 
     def __init__(self, file: IO[str], verbose: bool = False) -> None:
-        console = Console(file=file, highlight=False)
+        console = _Console(file=file, highlight=False)
         width = min(console.width, _WIDTH) if console.is_terminal else _WIDTH
-        self.console = Console(file=file, highlight=False, width=width)
+        self.console = _Console(file=file, highlight=False, width=width)
         self.verbose = verbose
         self._said: set[str] = set()  # what to do is said once, also where it mends several findings
 
