@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from converter.checks.engine import examine, span
+from converter.checkpoint.reader import open_checkpoint
+from converter.checks.engine import compare, examine, span
 from converter.checks.suits import where_it_works, with_fixes
 from converter.drafter.spec import FIELDS, DrafterSpec, Rope
 from converter.drafter.target import Target
@@ -136,6 +138,60 @@ def test_the_refusal_says_where_the_whole_drafter_works(change: dict, code: str,
     assert [line for line in lines if "SGLang" in line] == wanted
     [mended] = with_fixes([finding], spec, LLAMA, "unknown")
     assert mended.fix == lines
+
+
+# The same for vLLM: what the drafter has, the codes of the refusals with the first release that has none of them.
+VLLM_FEATURES: list[tuple[dict[str, Any], dict[str, str | None]]] = [
+    ({}, {}),
+    ({"norm_before_residual": True}, {"K103": "0.10.1"}),
+    ({"capture_points": (1, 5, 8)}, {"K123": "0.11.1"}),
+    ({"num_hidden_layers": 2, "layer_windows": (None, None)}, {"K102": "0.11.1"}),
+    ({"layer_windows": (128,)}, {"K110": "0.10.2"}),
+    ({"num_hidden_layers": 2, "layer_windows": (128, None)}, {"K102": "0.11.1", "K110": "0.29.0"}),
+    ({"qkv_bias": True, "o_bias": True}, {"K108": "0.16.0"}),
+    ({"qkv_bias": True}, {"K108": None}),
+    ({"norm_before_fc": True}, {"K104": "0.18.0"}),
+    ({"capture_points": (0, 2, 4)}, {"K121": "0.18.0", "K123": "0.11.1"}),
+    ({"capture_points": (1, 5, 10)}, {"K122": "0.18.0", "K123": "0.11.1"}),
+    ({"fc_norm": True}, {"K105": "0.22.0"}),
+    ({"norm_output": True}, {"K106": "0.22.0"}),
+    ({"capture_points": (1, 2, 3, 5)}, {"K111": "0.22.0", "K123": "0.11.1"}),
+    ({"qk_norm": True}, {"K107": "0.24.0"}),
+    ({"hidden_act": "gelu"}, {"K113": None}),
+    ({"rope": Rope(1e4, "mrope")}, {"K112": None}),
+    ({"fc_bias": True}, {"K190": None}),
+]
+
+
+@pytest.mark.parametrize(("change", "bounds"), VLLM_FEATURES, ids=["+".join(c) or "plain" for c, _ in VLLM_FEATURES])
+def test_features_by_release_of_vllm(change: dict[str, Any], bounds: dict[str, str | None]) -> None:
+    spec = replace(drafter("a_plain").spec, capture_points=(2, 5, 7))
+    known = known_releases("vllm")
+    lost = known[: known.index("0.9.1")]  # these lose the vocabulary map and replace the embedding
+    found: dict[str, list[str]] = {}
+    for engine in all_releases("vllm"):
+        if engine.release not in lost:
+            for code in {
+                f.code for f in examine(engine, replace(spec, **change), DEEP).findings if f.severity == "error"
+            }:
+                found.setdefault(code, []).append(engine.release)
+        else:
+            assert "K116" in {f.code for f in examine(engine, replace(spec, **change), DEEP).findings}
+    ends = {code: len(known) if since is None else known.index(since) for code, since in bounds.items()}
+    wanted = {code: known[len(lost) : end] for code, end in ends.items()}
+    if "K112" in bounds:  # no release can even read a rope of that kind back
+        found.pop("K190")
+    assert found == wanted
+
+
+def test_the_embedding_in_vllm_comes_with_a_warning() -> None:
+    spec = replace(drafter("a_plain").spec, capture_points=(0, 2, 4))
+    for engine in all_releases("vllm"):
+        warned = [f for f in examine(engine, spec, DEEP).findings if f.code == "K126"]
+        rule = engine.target("LlamaForCausalLM")
+        assert rule is not None
+        assert bool(warned) == (rule.embedding == "works")
+        assert all(f.severity == "warning" and "eager" in f.why for f in warned)
 
 
 def test_where_a_drafter_works_is_judged_for_all_of_it() -> None:
@@ -324,3 +380,28 @@ def test_a_key_given_twice_in_a_rule_file_is_an_error() -> None:
         loading.parse(b"- 1\n", "x.yaml")
     with pytest.raises(RulesError):
         loading.parse(b"a: [", "x.yaml")
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+@pytest.mark.parametrize("name", ["a_plain", "d_fcnorm_normout", "e_2layers"])
+def test_what_was_written_is_held_against_what_was_meant(name: str, engine: str, tmp_path: Path) -> None:
+    """Every tensor that is lost or renamed, and every key that is changed in OUT, shows when OUT is read back."""
+    report = run(DRAFTERS / name, tmp_path / "out", engine)
+    assert report.plan is not None
+    [release], spec = report.plan.engines, report.plan.spec
+    names = list(open_checkpoint(tmp_path / "out").tensors)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+
+    def found(config: dict[str, Any], names: list[str]) -> list[str]:
+        return [f.code for f in compare(release, spec, config, names, report.target, report.plan.launch)]  # type: ignore[union-attr]
+
+    assert found(config, names) == []
+    unused = {"t2d", "embed_tokens.weight"}
+    for tensor in set(names) - unused:
+        without = [n for n in names if n != tensor]
+        assert found(config, without) == ["K190"], tensor
+        assert found(config, [*without, f"other.{tensor}"]) == ["K190"], tensor
+    for key, value in (("hidden_size", 32), ("num_hidden_layers", 5), ("vocab_size", 500), ("rms_norm_eps", 1.0)):
+        assert found(config | {key: value}, names), key
+    nested_ids = config["eagle_config"] | {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
+    assert "K125" in found(config | {"eagle_config": nested_ids, "eagle_aux_hidden_state_layer_ids": [0, 1, 2]}, names)

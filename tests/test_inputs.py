@@ -242,3 +242,21 @@ def test_a_cast_leaves_quantised_weights_alone(tmp_path: Path) -> None:
     after = load_file(tmp_path / "out" / "model.safetensors")
     assert after["midlayer.mlp.up_proj.weight"].dtype == torch.float8_e4m3fn
     assert after["midlayer.mlp.gate_proj.weight"].dtype == torch.float32
+
+
+def test_an_embedding_that_is_not_the_targets(tmp_path: Path) -> None:
+    def at_random(tensors: dict[str, Any]) -> None:
+        table = tensors["embed_tokens.weight"]
+        tensors["embed_tokens.weight"] = torch.randn(table.shape, generator=torch.manual_seed(7)).to(table.dtype)
+
+    report = run(copy_of("k_embedgrad", tmp_path / "in", tensors=at_random), tmp_path / "out")
+    assert errors(report) == ["T109"]
+    assert "cosine 0.0" in next(f.found for f in report.findings if f.code == "T109").replace("-", "")
+
+
+def test_a_folder_without_a_config(tmp_path: Path) -> None:
+    source = copy_of("a_plain", tmp_path / "in")
+    (source / "config.json").unlink()
+    with pytest.raises(InputError) as caught:
+        run(source, tmp_path / "out")
+    assert caught.value.finding.code == "F111"

@@ -10,7 +10,7 @@ import pytest
 from converter.errors import RulesError
 from converter.rules import loading
 from converter.rules.engine import known_releases
-from tests.support import DRAFTERS, TARGET
+from tests.support import DRAFTERS, TARGET, Tensors, copy_of
 from tests.test_cli import eagle3
 
 # A release that is not known yet, in which norm_before_residual is read and a new target class appears.
@@ -42,6 +42,22 @@ def test_a_new_release_is_a_file_and_no_code(tmp_path: Path) -> None:
     older = eagle3("convert", DRAFTERS / "b_nbr", tmp_path / "out2", *options, "--engine", "sglang==0.5.23")
     assert older.returncode == 1
     assert "no known release of any engine" not in older.stdout
+
+
+def test_names_of_ones_own_trainer(tmp_path: Path) -> None:
+    """A second name for a tensor converts; the same tensor under both names does not."""
+    rules = tmp_path / "mine.yaml"
+    rules.write_text("dialect: speculators\ntensors: {project.weight: fc.weight}\n")
+    for both, code in ((False, 0), (True, 1)):
+        folder = tmp_path / f"in-{both}"
+
+        def edit(tensors: Tensors, both: bool = both) -> None:
+            tensors["project.weight"] = tensors["fc.weight"].clone() if both else tensors.pop("fc.weight")
+
+        source = copy_of("a_plain", folder, tensors=edit)
+        done = eagle3("convert", source, tmp_path / f"out-{both}", "--mapping", rules, "--target", TARGET)
+        assert done.returncode == code, done.stdout
+        assert ("error T102 " in done.stdout.replace("  ", " ")) == both
 
 
 @pytest.mark.parametrize(

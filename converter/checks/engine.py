@@ -123,7 +123,8 @@ def compare(
     codes = {CODES.get(field, OTHER): field for field in reversed(differing)}  # one finding a code
     findings = [_not_honoured(engine, spec, field, view.spec) for field in codes.values()]
     expected = expected_tensors(view.spec) | expected_tensors(spec)
-    lost = [n for n in (*view.ignored, *view.missing) if not _explained(n, engine, spec, expected, differing)]
+    every = dict.fromkeys((*view.ignored, *view.missing))
+    lost = [n for n in every if not _explained(n, engine, spec, expected, differing)]
     if lost:
         findings.append(
             error(

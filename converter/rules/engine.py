@@ -177,8 +177,10 @@ class EngineRelease:
                 received[canonical] = name
             elif first_match(self.rules["ignored_tensors"], name) is None:
                 ignored.append(name)
-        missing = tuple(n for n, e in wanted.items() if n not in received and n not in packed and not e.optional)
-        return EngineView(spec, received, missing, tuple(ignored))
+        missing = [n for n, e in wanted.items() if n not in received and n not in packed and not e.optional]
+        if spec.draft_vocab_size != spec.vocab_size and "d2t" not in received:
+            missing.append("d2t")  # no release stops without it: draft ids are taken for target ids
+        return EngineView(spec, received, tuple(missing), tuple(ignored))
 
     def launch_command(
         self, target: Target, out: str, steps: int, spec: DrafterSpec
