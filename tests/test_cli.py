@@ -211,12 +211,12 @@ def test_a_dry_run_runs_the_sample_too(tmp_path: Path) -> None:
 
 def test_nothing_is_called_right_without_the_target_s_depth(tmp_path: Path) -> None:
     done = eagle3("convert", DRAFTERS / "a_plain", tmp_path / "out")
-    assert "right as it is" not in done.stdout
+    assert "OUT is right" not in done.stdout
     assert "note A108" in done.stdout
     assert "# the target's name is the one in the drafter's config" in done.stdout
     with_target = eagle3("convert", DRAFTERS / "a_plain", tmp_path / "out2", "--target", TARGET)
-    assert "right as it is for sglang 0.4.9 to 0.5.23" not in with_target.stdout
-    assert "right as it is for sglang 0.5.11 to 0.5.23, vllm 0.11.1 to 0.33.0" in with_target.stdout
+    assert "OUT is right for sglang 0.4.9 to 0.5.23" not in with_target.stdout
+    assert "OUT is right for sglang 0.5.11 to 0.5.23, vllm 0.11.1 to 0.33.0" in with_target.stdout
 
 
 def test_validate_without_a_target(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ class Printer:
         width = min(console.width, _WIDTH) if console.is_terminal else _WIDTH
         self.console = _Console(file=file, highlight=False, width=width)
         self.verbose = verbose
+        self._gap_above = False
         self._said: set[str] = set()  # what to do is said once, also where it mends several findings
 
     # --- convert ------------------------------------------------------------------------------------------
@@ -93,7 +94,7 @@ class Printer:
         self._line(f"for {engines}, target {target}")
         also = ", ".join(filter(None, (s.words() for s in report.suits)))
         if also and report.outcome == "converted":
-            self._line(f"right as it is for {also}")
+            self._line(f"OUT is right for {also}")
 
     def _facts(self, report: Report) -> None:
         plan, drafter = report.plan, report.drafter
@@ -169,7 +170,7 @@ class Printer:
         spec = report.drafter.spec
         self._grid([("wiring", describe_points(spec.capture_points)), ("vocabulary", _vocabulary(report))])
         self._findings(report.findings)
-        self.console.print()
+        self._gap()
         width = max(len(str(e)) for e in report.engines)
         for engine in report.engines:
             verdict, why = self._verdict(report, engine)
@@ -177,7 +178,7 @@ class Printer:
         for engine in report.engines:
             findings = report.verdicts[engine.requirement]
             self._findings(f for f in findings if self.verbose or (f.severity == "error" and not f.allowed))
-        self.console.print()
+        self._gap()
         for line in _proof(report) if report.proof else ["NOT PROVED: static checks only (--sample FILE)"]:
             self._hang("  proof", line, "bold")
         for engine in report.engines:
@@ -214,7 +215,7 @@ class Printer:
 
     def _finding(self, f: Finding) -> None:
         label = f"{'allowed' if f.allowed else f.severity} {f.code}"
-        self.console.print()
+        self._gap()
         self._hang(label, f.message, "dim" if f.allowed else _STYLES[f.severity])
         for name, text in (("where", f.where), ("found", f.found), ("expected", f.expected)):
             if text and text not in f.message:
@@ -231,18 +232,19 @@ class Printer:
     def _grid(self, rows: Iterable[tuple[str, str]]) -> None:
         rows = list(rows)
         width = max(len(name) for name, _ in rows) + 2
-        self.console.print()
+        self._gap()
         last = ""
         for name, text in rows:
             self._hang("  " + (name if name != last else ""), text, "bold", indent=width)
             last = name
-        self.console.print()
+        self._gap()
 
     def _hang(self, label: str, text: str, label_style: str = "", indent: int = 0, style: str = "") -> None:
         """`label`, then `text` wrapped beside it; no markup, no trailing blanks."""
         start = max(indent, len(label)) + 2
         lines = textwrap.wrap(clean(text), self.console.width - start, break_on_hyphens=False) or [""]
-        line = Text(label.ljust(start), label_style)
+        line = Text(label.ljust(start) if text else label, label_style)
+        self._gap_above = False
         for i, part in enumerate(lines):
             line = line if i == 0 else Text(" " * start)
             line.append(part, style or "default")
@@ -250,7 +252,14 @@ class Printer:
 
     def _line(self, text: str, style: str = "") -> None:
         """One line, not cut: paths stay whole for copying."""
+        self._gap_above = False
         self.console.print(Text(clean(text), style), soft_wrap=True)
+
+    def _gap(self) -> None:
+        """An empty line, never two."""
+        if not self._gap_above:
+            self.console.print()
+        self._gap_above = True
 
 
 def clean(text: str) -> str:
