@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from converter.errors import RulesError
+from converter.report.rules import engine, engine_text
 from converter.rules import loading
-from converter.rules.engine import known_releases
+from converter.rules.engine import all_releases, known_releases
 from tests.support import DRAFTERS, TARGET, Tensors, copy_of
 from tests.test_cli import eagle3
 
@@ -98,3 +99,12 @@ def test_lists() -> None:
     [engine] = json.loads(eagle3("engines", "list", "sglang", "--json").stdout)
     assert engine["never_honoured"]["norm_before_residual"]["source"]
     assert eagle3("engines", "list", "tgi").returncode == 2
+
+
+def test_every_word_of_a_list_is_explained() -> None:
+    for name in loading.names("engines"):
+        for release in all_releases(name):
+            rows = engine(release)["targets"]
+            used = {row[k] for row in rows for k in ("id_rule", "embedding", "layers", "last_layer")} - {"works"}
+            legend = engine_text(release).rpartition("\n\n")[2]
+            assert {line.split()[0] for line in legend.splitlines()} == used

@@ -43,7 +43,7 @@ CODES: Mapping[str, str] = {
 OTHER = "K190"
 NEEDS_FLAGS = "K127"
 
-_CAPTURE_FAILS = {
+CAPTURE_FAILS = {
     "crash": "the engine stops at the first request",
     "error": "the engine stops at the first request",
     "silently_missing": "the state is left out without a word and fc gets too few",
@@ -305,7 +305,7 @@ def _captures(engine: EngineRelease, rule: TargetRule, spec: DrafterSpec, target
                 where=_origin(spec.origins.get("capture_points")),
                 found=f"the drafter takes {describe_points(spec.capture_points)}",
                 expected=f"a release that can: {capture_table(engine.name, target.architecture, point, target.layers)}",
-                why=_CAPTURE_FAILS[capture] + (f" ({rule.detail})" if rule.detail else ""),
+                why=CAPTURE_FAILS[capture] + (f" ({rule.detail})" if rule.detail else ""),
             )
         )
     return findings

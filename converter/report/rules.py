@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from converter.checks.engine import CAPTURE_FAILS
 from converter.rules import loading
 from converter.rules.engine import EngineRelease, all_releases, known_releases
 from converter.rules.targets import architectures, target_rule
+
+_ID_RULES = {
+    "literal": "id k is capture point k",
+    "plus_one": "id k is capture point k + 1, the output of the 0-based layer k",
+    "plus_one_if_first_is_one": "id k is point k + 1 where the first id is 1, else point k",
+    "literal_if_max_is_last": "id k is point k where the largest id is the number of layers, else point k + 1",
+    "ids_ignored": "ids in the config are not read; the default points are captured",
+    "unknown": "nobody has verified what ids mean for this class",
+}
 
 
 def dialects() -> list[dict[str, Any]]:
@@ -130,6 +140,10 @@ def engine_text(release: EngineRelease) -> str:
     for row in document["targets"]:
         cells = (row["architecture"], row["id_rule"], row["embedding"], row["layers"], row["last_layer"])
         lines.append("  " + _columns(cells, widths))
+    words = {**_ID_RULES, **CAPTURE_FAILS}
+    rules = dict.fromkeys(row["id_rule"] for row in document["targets"])
+    captures = dict.fromkeys(row[k] for row in document["targets"] for k in ("embedding", "layers", "last_layer"))
+    lines += ["", *(f"  {name:<26}{words[name]}" for name in {**rules, **captures} if name in words)]
     return "\n".join(lines)
 
 
