@@ -6,16 +6,15 @@ import importlib.util
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from converter import seal
 from converter.checkpoint.reader import INDEX, Checkpoint, open_checkpoint
 from converter.checkpoint.staging import Staging, normal, recover
-from converter.checkpoint.writer import OutputTensor, WrittenFile, write_safetensors
+from converter.checkpoint.writer import WrittenFile
 from converter.checks.engine import CODES, compare
 from converter.checks.points import check_points
 from converter.checks.rows import check_embedding, check_head, recover_map, recovered
@@ -30,7 +29,8 @@ from converter.drafter.target import Target
 from converter.drafter.vocab import VocabularyMap, decide
 from converter.errors import InputError, OutputError, UsageError
 from converter.findings import Finding, error, judge, note, stops
-from converter.plan import Plan, TensorPlan, make_plan
+from converter.output import Progress, check_out, not_finite, write_weights
+from converter.plan import Plan, make_plan
 from converter.rules import loading
 from converter.rules.dialect import Dialect, DialectReading, read, recognise
 from converter.rules.engine import EngineRelease, nested, resolve
@@ -39,22 +39,14 @@ from converter.rules.ids import points_of
 from converter.source import Source, open_source
 from converter.target import named_target, read_target
 from converter.target_weights import RowTable, TargetWeights, read_target_weights
-from converter.transforms import MAP_OPERATIONS, apply
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from converter.forward.prove import EngineSide, Proof
     from converter.forward.sample import Sample
 
 INSTALL_TORCH = "--sample needs torch, which is not installed:  pip install 'eagle3-convert[torch]'"
-
-
-class Progress(Protocol):
-    """Told how many bytes are written; `total` comes first."""
-
-    def __call__(self, total: int) -> AbstractContextManager[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -124,7 +116,7 @@ def convert(request: Request, progress: Progress) -> Report:
     report = _read(request)
     if not request.dry_run:
         recover(normal(request.out))
-        _check_out(request)
+        check_out(request.out, request.source, request.force)
     if report.drafter is None or report.refused:
         return report
     assert report.source is not None
@@ -353,37 +345,14 @@ def _add(report: Report, findings: Iterable[Finding]) -> None:
 # --- writing ------------------------------------------------------------------------------------------------
 
 
-def _check_out(request: Request) -> None:
-    """Raises UsageError where OUT may not be written: it exists, or lies in IN, or IN in it."""
-    assert request.out is not None
-    out, source = request.out.resolve(), Path(request.source).resolve()
-    if out == source or out in source.parents:
-        raise UsageError(f"OUT {request.out} is or holds IN {request.source}; IN is never written to")
-    if source in out.parents and source.is_dir():
-        raise UsageError(f"OUT {request.out} lies inside IN {request.source}; IN is never written to")
-    if not os.path.lexists(request.out) or (out.is_dir() and not any(out.iterdir())):
-        return
-    if not request.force:
-        raise UsageError(f"OUT {request.out} exists; --force replaces what an earlier run wrote there")
-    sealed = seal.sealed_files(out)
-    if sealed is None:
-        raise UsageError(f"OUT {request.out} was not written by eagle3-convert (it has no seal); move it away first")
-    others = sorted(p.name for p in out.iterdir() if p.name not in sealed)
-    if others:
-        raise UsageError(
-            f"OUT {request.out} holds files that eagle3-convert did not write: {', '.join(others[:5])}; "
-            "move them away first"
-        )
-
-
 def _write(report: Report, plan: Plan, progress: Progress) -> None:
     request, source = report.request, report.source
     assert request.out is not None and source is not None and report.drafter is not None
     started = time.monotonic()
     with Staging(request.out) as staging:
         input_digests: dict[str, str] = {}
-        report.written = _write_weights(report.drafter, plan, staging.folder, request.digest, progress, input_digests)
-        _add(report, _not_finite(report.written))
+        report.written = write_weights(report.drafter, plan, staging.folder, request.digest, progress, input_digests)
+        _add(report, not_finite(report.written))
         config = staging.folder / "config.json"
         seal.write_json(config, nested(plan.config))
         for name in plan.carried:
@@ -412,65 +381,6 @@ def _write(report: Report, plan: Plan, progress: Progress) -> None:
         staging.commit(replace=request.force)
     report.seconds = time.monotonic() - started
     report.outcome = "converted"
-
-
-def _write_weights(
-    drafter: Drafter,
-    plan: Plan,
-    folder: Path,
-    digest: bool,
-    progress: Progress,
-    input_digests: dict[str, str],
-) -> list[WrittenFile]:
-    files: dict[str, list[OutputTensor]] = {}
-    for tensor in plan.tensors:
-        files.setdefault(tensor.file, []).append(_output(drafter, tensor, input_digests))
-    total = sum(t.nbytes for tensors in files.values() for t in tensors)
-    written = []
-    with progress(total) as advance:
-        for name, tensors in files.items():
-            metadata = drafter.checkpoint.metadata.get(name) or next(iter(drafter.checkpoint.metadata.values()))
-            written.append(write_safetensors(folder / name, tensors, metadata, digest=digest, progress=advance))
-    if drafter.checkpoint.sharded:
-        weight_map = {t.name: t.file for t in plan.tensors}
-        seal.write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
-    return written
-
-
-def _not_finite(written: list[WrittenFile]) -> list[Finding]:
-    return [
-        error(
-            "N103",
-            f"{name} holds {count:,} values that are NaN or infinite",
-            where=name,
-            why="every draft that passes through them is NaN, and a healthy server rejects it",
-            fix=("take an earlier checkpoint of the run",),
-        )
-        for file in written
-        for name, count in file.not_finite.items()
-    ]
-
-
-def _output(drafter: Drafter, tensor: TensorPlan, input_digests: dict[str, str]) -> OutputTensor:
-    stored = drafter.checkpoint.tensors[tensor.source]
-    if not tensor.operations:
-        return OutputTensor(tensor.name, tensor.dtype, tensor.shape, stored)
-
-    def make() -> Iterator[NDArray[np.generic]]:
-        import xxhash
-
-        made_of_map = tensor.operations[0].name in MAP_OPERATIONS
-        digest = xxhash.xxh3_128()
-        for part in drafter.checkpoint.parts(tensor.source):
-            digest.update(part.data)
-            if not made_of_map:
-                yield apply(tensor.operations, part)
-        input_digests[tensor.source] = digest.hexdigest()
-        if made_of_map:
-            assert drafter.vocab is not None
-            yield MAP_OPERATIONS[tensor.operations[0].name](drafter.vocab, drafter.spec.vocab_size)
-
-    return OutputTensor(tensor.name, tensor.dtype, tensor.shape, stored, make)
 
 
 def _read_back(report: Report, plan: Plan, folder: Path) -> None:

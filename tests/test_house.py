@@ -21,6 +21,7 @@ FLOORS = [
     {"checks"},
     {"plan"},
     {"seal"},
+    {"output"},
     {"forward"},
     {"pipeline"},
     {"report"},

@@ -1,0 +1,110 @@
+"""OUT on disk: whether it may be written, and its weight files as the plan has them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from converter import seal
+from converter.checkpoint.reader import INDEX
+from converter.checkpoint.writer import OutputTensor, WrittenFile, write_safetensors
+from converter.drafter.drafter import Drafter
+from converter.errors import UsageError
+from converter.findings import Finding, error
+from converter.plan import Plan, TensorPlan
+from converter.transforms import MAP_OPERATIONS, apply
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class Progress(Protocol):
+    """Told how many bytes are written; `total` comes first."""
+
+    def __call__(self, total: int) -> AbstractContextManager[Any]: ...
+
+
+def check_out(given: Path, given_source: str, force: bool) -> None:
+    """Raises UsageError where OUT may not be written: it exists, or lies in IN, or IN in it."""
+    out, source = given.resolve(), Path(given_source).resolve()
+    if out == source or out in source.parents:
+        raise UsageError(f"OUT {given} is or holds IN {given_source}; IN is never written to")
+    if source in out.parents and source.is_dir():
+        raise UsageError(f"OUT {given} lies inside IN {given_source}; IN is never written to")
+    if not os.path.lexists(given) or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not force:
+        raise UsageError(f"OUT {given} exists; --force replaces what an earlier run wrote there")
+    sealed = seal.sealed_files(out)
+    if sealed is None:
+        raise UsageError(f"OUT {given} was not written by eagle3-convert (it has no seal); move it away first")
+    others = sorted(p.name for p in out.iterdir() if p.name not in sealed)
+    if others:
+        raise UsageError(
+            f"OUT {given} holds files that eagle3-convert did not write: {', '.join(others[:5])}; move them away first"
+        )
+
+
+def write_weights(
+    drafter: Drafter,
+    plan: Plan,
+    folder: Path,
+    digest: bool,
+    progress: Progress,
+    input_digests: dict[str, str],
+) -> list[WrittenFile]:
+    """Write the planned tensors into `folder`; digests of changed inputs are left in `input_digests`."""
+    files: dict[str, list[OutputTensor]] = {}
+    for tensor in plan.tensors:
+        files.setdefault(tensor.file, []).append(_output(drafter, tensor, input_digests))
+    total = sum(t.nbytes for tensors in files.values() for t in tensors)
+    written = []
+    with progress(total) as advance:
+        for name, tensors in files.items():
+            metadata = drafter.checkpoint.metadata.get(name) or next(iter(drafter.checkpoint.metadata.values()))
+            written.append(write_safetensors(folder / name, tensors, metadata, digest=digest, progress=advance))
+    if drafter.checkpoint.sharded:
+        weight_map = {t.name: t.file for t in plan.tensors}
+        seal.write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+    return written
+
+
+def not_finite(written: list[WrittenFile]) -> list[Finding]:
+    """N103 for each written tensor with NaN or infinite values."""
+    return [
+        error(
+            "N103",
+            f"{name} holds {count:,} values that are NaN or infinite",
+            where=name,
+            why="every draft that passes through them is NaN, and a healthy server rejects it",
+            fix=("take an earlier checkpoint of the run",),
+        )
+        for file in written
+        for name, count in file.not_finite.items()
+    ]
+
+
+def _output(drafter: Drafter, tensor: TensorPlan, input_digests: dict[str, str]) -> OutputTensor:
+    stored = drafter.checkpoint.tensors[tensor.source]
+    if not tensor.operations:
+        return OutputTensor(tensor.name, tensor.dtype, tensor.shape, stored)
+
+    def make() -> Iterator[NDArray[np.generic]]:
+        import xxhash
+
+        made_of_map = tensor.operations[0].name in MAP_OPERATIONS
+        digest = xxhash.xxh3_128()
+        for part in drafter.checkpoint.parts(tensor.source):
+            digest.update(part.data)
+            if not made_of_map:
+                yield apply(tensor.operations, part)
+        input_digests[tensor.source] = digest.hexdigest()
+        if made_of_map:
+            assert drafter.vocab is not None
+            yield MAP_OPERATIONS[tensor.operations[0].name](drafter.vocab, drafter.spec.vocab_size)
+
+    return OutputTensor(tensor.name, tensor.dtype, tensor.shape, stored, make)
