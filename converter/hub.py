@@ -53,4 +53,11 @@ def fetch(hub_id: str, file: str) -> Path:
 
 
 def _no(hub_id: str, file: str, why: str, fix: str) -> InputError:
-    return InputError(error("F115", f"cannot get {file} of {hub_id}: {why}", where=hub_id, fix=(fix,)))
+    finding = error(
+        "F115",
+        f"cannot get {file} of {hub_id}: {why}",
+        where=hub_id,
+        found=f"no folder {hub_id} on this machine, so it is taken for an id on the Hub",
+        fix=(fix,),
+    )
+    return InputError(finding)

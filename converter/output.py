@@ -35,6 +35,8 @@ def check_out(given: Path, given_source: str, force: bool) -> None:
         raise UsageError(f"OUT {given} is or holds IN {given_source}; IN is never written to")
     if source in out.parents and source.is_dir():
         raise UsageError(f"OUT {given} lies inside IN {given_source}; IN is never written to")
+    if given.is_symlink() and not force:
+        raise UsageError(f"OUT {given} is a link to {out}; give that folder itself, or replace the link with --force")
     if not os.path.lexists(given) or (out.is_dir() and not any(out.iterdir())):
         return
     if not force:

@@ -203,9 +203,10 @@ def _unrecognised(source: Source) -> Finding:
         made_from = document.get("source", {}).get("given", "the trainer's own checkpoint")
         return error(
             "F112",
-            "this folder was written by eagle3-convert",
+            "this folder is an output of eagle3-convert, for an engine; a trainer's checkpoint is expected",
             where=str(source.folder / seal.NAME),
-            fix=(f"convert what it was made from: {made_from}",),
+            why="nothing is said of whether it is in order",
+            fix=(f"give what it was made from: {made_from}",),
         )
     keys = ", ".join(sorted(source.config)[:6])
     return error(
@@ -260,9 +261,9 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
 def _depth_unknown(spec: DrafterSpec) -> Finding:
     return note(
         "A108",
-        f"the target's number of layers is not known: {describe_points(spec.capture_points)} was not held against it",
-        where="--target",
-        fix=("--target FOLDER, its config.json, or org/name on the Hub",),
+        f"whether the target has {describe_points(spec.capture_points)} is not known, nor which layer is its last",
+        why="engines leave a state out, or stop, where a point is the target's last layer or lies beyond it",
+        fix=("to have it checked: --target FOLDER, its config.json, or org/name on the Hub",),
     )
 
 

@@ -25,6 +25,8 @@ def read_target(path: Path) -> Target:
     Of a repository only config.json is fetched. Raises InputError F100, F110, F113, F115.
     """
     name = str(path if path.is_dir() else path.parent)
+    if not is_hub_id(str(path)) and not path.exists():
+        raise InputError(error("F100", f"the target {path} does not exist", where=str(path), fix=("check --target",)))
     if is_hub_id(str(path)):
         file, name = fetch(str(path), "config.json"), str(path).partition("@")[0]
     else:
@@ -43,6 +45,18 @@ def read_target(path: Path) -> Target:
                 fix=("give the folder of the model that the drafter drafts for",),
             )
         )
+    for key in ("hidden_size", "vocab_size"):
+        if text.get(key) is not None and _count(text[key]) is None:
+            raise InputError(
+                error(
+                    "F113",
+                    f"{file} does not describe a target model",
+                    where=key,
+                    found=repr(text[key])[:60],
+                    expected="a positive whole number",
+                    fix=("give the folder of the model that the drafter drafts for",),
+                )
+            )
     return Target(
         name=name,
         architecture=architectures[0],

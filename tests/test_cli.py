@@ -182,8 +182,8 @@ def test_converting_the_output_again_is_explained(tmp_path: Path) -> None:
     eagle3("convert", DRAFTERS / "a_plain", tmp_path / "out")
     done = eagle3("convert", tmp_path / "out", tmp_path / "out2")
     assert done.returncode == 1
-    assert "was written by eagle3-convert" in done.stdout
-    assert f"convert what it was made from: {DRAFTERS / 'a_plain'}" in done.stdout
+    assert "is an output of eagle3-convert" in done.stdout
+    assert f"give what it was made from: {DRAFTERS / 'a_plain'}" in done.stdout
 
 
 def test_validate() -> None:

@@ -293,3 +293,141 @@ def test_a_target_without_its_weights_is_a_config(tmp_path: Path) -> None:
     (folder / "config.json").write_bytes(CONFIG_ONLY.read_bytes())
     (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
     assert run(DRAFTERS / "a_plain", tmp_path / "out", target=folder).outcome == "converted"
+
+
+def test_a_refusal_names_only_the_engines_that_cannot(tmp_path: Path) -> None:
+    for drafter, engines, words in (
+        ("b_nbr", ("sglang", "vllm"), "sglang 0.5.23 cannot compute"),
+        ("d_fcnorm_normout", ("sglang", "vllm==0.20.0"), "vllm 0.20.0 cannot compute"),
+        ("j_attnbias", ("sglang", "sglang==0.5.9"), "sglang 0.5.23, 0.5.9 cannot compute"),
+    ):
+        options = [word for engine in engines for word in ("--engine", engine)]
+        done = eagle3("convert", DRAFTERS / drafter, tmp_path / "out", "--target", TARGET, *options)
+        assert done.returncode == 1
+        assert done.stdout.startswith(f"Not converted: {words}"), done.stdout
+
+
+def test_points_typed_in_the_numbering_of_an_engine(tmp_path: Path) -> None:
+    report = run(DRAFTERS / "a_plain", tmp_path / "out", aux=(0, 2, 4))
+    [finding] = [f for f in report.findings if f.code == "A106"]
+    assert "--aux out:0,out:2,out:4 means what the config says" in finding.why
+    report = run(DRAFTERS / "a_plain", tmp_path / "out2", aux=(2, 3, 4))
+    [finding] = [f for f in report.findings if f.code == "A106"]
+    assert "out:" not in finding.why
+
+
+def test_without_a_targets_depth_works_has_a_condition() -> None:
+    plain = eagle3("validate", DRAFTERS / "a_plain", "--aux", "2,4,6")
+    assert "works after conversion  if all its points lie within the target" in " ".join(plain.stdout.split("\n"))
+    given = eagle3("validate", DRAFTERS / "a_plain", "--aux", "2,4,6", "--target", TARGET)
+    assert "K122" in given.stdout
+
+
+def test_one_command_for_all_releases_that_share_it(tmp_path: Path) -> None:
+    done = eagle3("convert", DRAFTERS / "a_plain", tmp_path / "out", "--target", TARGET, "--engine", "sglang>=0.5.9")
+    assert done.stdout.count("launch_server") == 2
+    assert "  # sglang==0.5.9, sglang==0.5.10, sglang==0.5.10.post1\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--engine", "sglang,vllm"), "give the option several times"),
+        (("--engine", "sglang==0.5.13.7"), "among them 0.5.13"),
+        (("--target", "models"), "the target models does not exist"),
+        (("--target", "models/nope"), "no folder models/nope on this machine"),
+    ],
+)
+def test_what_was_mistyped_is_named(options: tuple[str, str], words: str, tmp_path: Path) -> None:
+    done = eagle3("convert", DRAFTERS / "a_plain", tmp_path / "out", *options)
+    assert done.returncode in (2, 3)
+    assert words in " ".join((done.stdout + done.stderr).split())
+
+
+def test_rules_of_an_unknown_release_are_called_so() -> None:
+    assert "not known yet: these are the rules of" in eagle3("engines", "list", "sglang==9.9").stdout
+
+
+def test_a_report_replaces_no_file_that_is_read(tmp_path: Path) -> None:
+    rules = tmp_path / "m.json"
+    rules.write_text('{"dialect": "speculators"}')
+    sample = tmp_path / "s.json"
+    sample.write_bytes(SAMPLE.read_bytes())
+    source = copy_of("a_plain", tmp_path / "in")
+    blob = tmp_path / "blob.json"
+    (source / "config.json").rename(blob)
+    (source / "config.json").symlink_to(blob)
+    for options in (("--mapping", rules, "--report", rules), ("--sample", sample, "--report", sample),
+                    ("--report", blob)):  # fmt: skip
+        before = Path(options[-1]).read_bytes()
+        done = eagle3("convert", source, tmp_path / "out", *options)
+        assert done.returncode == 2, done.stdout
+        assert Path(options[-1]).read_bytes() == before
+
+
+def test_a_report_that_cannot_be_written() -> None:
+    """/proc is a folder in which nobody makes files."""
+    done = eagle3("validate", DRAFTERS / "a_plain", "--report", "/proc/x.json")
+    assert (done.returncode, "cannot write /proc/x.json" in done.stderr) == (4, True)
+    done = eagle3("validate", "nothing", "--report", "/proc/x.json")
+    assert (done.returncode, "Traceback" in done.stderr) == (3, False)
+
+
+@pytest.mark.parametrize("kind", [{}, [1, 2], [None]])
+def test_a_rope_type_that_is_no_name(kind: object, tmp_path: Path) -> None:
+    def edit(config: dict[str, Any]) -> None:
+        config["transformer_layer_config"]["rope_parameters"]["rope_type"] = kind
+
+    assert errors(run(copy_of("a_plain", tmp_path / "in", edit), tmp_path / "out")) == ["C203"]
+
+
+@pytest.mark.parametrize("releases", ["1", "null", "ab", "{a: 1}"])
+def test_releases_of_a_mapping_that_are_no_list(releases: str, tmp_path: Path) -> None:
+    rules = tmp_path / "m.yaml"
+    rules.write_text(f"engine: sglang\nreleases: {releases}\n")
+    done = eagle3("validate", DRAFTERS / "a_plain", "--mapping", rules)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "releases" in done.stderr
+
+
+def test_whether_the_embedding_was_trained_is_not_read_as_no(tmp_path: Path) -> None:
+    def edit(config: dict[str, Any]) -> None:
+        config["embed_requires_grad"] = "true"
+
+    source = copy_of("k_embedgrad", tmp_path / "in", edit)
+    assert "K132" in codes(run(source, tmp_path / "out", "sglang==0.5.9", target=CONFIG_ONLY))
+
+
+def test_a_dead_drafter_is_refused(tmp_path: Path) -> None:
+    def edit(tensors: dict[str, Any]) -> None:
+        tensors["norm.weight"].zero_()
+
+    source = copy_of("a_plain", tmp_path / "in", tensors=edit)
+    for engine in ("sglang", "vllm"):
+        assert errors(run(source, tmp_path / "out", engine, sample=SAMPLE)) == ["N105"]
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "vocab_size"])
+@pytest.mark.parametrize("value", [0, -1, True, 0.5, "x", [], {}])
+def test_a_targets_sizes_are_numbers(key: str, value: object, tmp_path: Path) -> None:
+    config = json.loads(CONFIG_ONLY.read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {key: value}))
+    with pytest.raises(InputError) as caught:
+        run(DRAFTERS / "a_plain", tmp_path / "out", target=tmp_path / "config.json")
+    assert caught.value.finding.code == "F113"
+
+
+def test_capture_points_named_twice_in_other_spellings(tmp_path: Path) -> None:
+    sample = tmp_path / "s.safetensors"
+    save_file(load_file(SAMPLE), sample, metadata={"capture_points": "0 00 1 2 3 4 5"})
+    with pytest.raises(InputError) as caught:
+        run(DRAFTERS / "a_plain", tmp_path / "out", sample=sample)
+    assert caught.value.finding.code == "F120"
+
+
+def test_out_that_is_a_link_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    done = eagle3("convert", DRAFTERS / "a_plain", tmp_path / "link")
+    assert done.returncode == 2
+    assert list((tmp_path / "real").iterdir()) == []

@@ -45,7 +45,7 @@ NEEDS_FLAGS = "K127"
 
 CAPTURE_FAILS = {
     "crash": "the engine stops at the first request",
-    "error": "the engine stops at the first request",
+    "error": "the engine stops at the first request, saying why",
     "silently_missing": "the state is left out without a word and fc gets too few",
     "wrong_value": "the engine hands out another value under that name without a word",
     "never_captured": "this target class never hands out any state",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from converter.drafter.points import as_option, describe_points
 from converter.drafter.spec import DrafterSpec
@@ -58,7 +58,17 @@ def check_points(
             "A106",
             f"--aux {as_option(points)} replaces what the config states: {describe_points(stated)}",
             where="--aux",
+            why=_other_numbering(points, stated) or "drafts are worse, down to all rejected, if the config was right",
+            fix=("run both on a sample (--sample) and compare the accuracies",),
         )
+
+
+def _other_numbering(given: Sequence[int], stated: Sequence[int]) -> str:
+    """Said where --aux holds the config's points as an engine numbers them: 0-based layers whose output is meant."""
+    if [p + 1 for p in given] != list(stated):
+        return ""
+    same = ",".join(f"out:{p}" for p in given)
+    return f"these are the config's points in the numbering of SGLang's ids; --aux {same} means what the config says"
 
 
 def _fc_width(spec: DrafterSpec, fc: tuple[int, ...], where: str) -> Finding:

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -175,6 +175,7 @@ def _request(options: dict[str, Any], **more: Any) -> Request:
     for path in options["mappings"]:
         loading.add(path)
 
+    options["allow"] = tuple(code.upper() for code in options["allow"])
     for code in options["allow"]:
         if code not in known_codes():
             raise UsageError(f"--allow {code}: there is no such finding")
@@ -209,6 +210,7 @@ class _Show:
     """Runs a command and shows its report; turns every error into text and an exit code."""
 
     def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
         self._as_json: bool = options["as_json"]
         self._file: Path | None = options["report_file"]
         self._verbose: bool = options["verbose"]
@@ -248,6 +250,11 @@ class _Show:
             raise UsageError(f"--report {self._file}: reports are written as .json")
         if not self._file.parent.is_dir():
             raise UsageError(f"--report {self._file}: there is no folder {self._file.parent}")
+        given = [Path(p) for p in (*self._options["mappings"], self._options.get("sample")) if p is not None]
+        folders = [p for p in self._places if p.is_dir()]
+        given += [file for folder in folders for file in folder.iterdir()]  # links of a cache lead elsewhere
+        if self._file.resolve() in {p.resolve() for p in given}:
+            raise UsageError(f"--report {self._file}: this file is read by this run")
         folder = self._file.resolve().parent
         for place in self._places:
             used = place.resolve().parent if place.is_file() else place.resolve()
@@ -288,7 +295,8 @@ class _Show:
             with _reader_may_leave():
                 click.echo(text)
         if self._file is not None and problem.exit_code != 2 and self._file.parent.is_dir():
-            self._file.write_text(text + "\n", encoding="utf-8")
+            with suppress(OSError):  # perhaps just what failed; the exit code is that of the problem itself
+                self._file.write_text(text + "\n", encoding="utf-8")
         from converter.report.text import Printer
 
         Printer(sys.stderr, self._verbose).failed(problem)

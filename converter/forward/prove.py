@@ -28,6 +28,7 @@ from converter.forward.weights import weights_of
 
 STEPS = 3
 TOLERANCE = 1e-3  # logits, fp32; the same sums in another order differ by about 1e-5
+_ENOUGH = 100  # positions of which a drafter that was trained at all gets some right
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,10 @@ def prove(
     target_rows = engine is not None and engine.takes_target_embedding and 0 in sample.points
     unseen = engine is not None and engine.takes_target_embedding and not target_rows
     if unseen and own_rows is not None and drafter.embedding != "target's":
-        return _not_proved("the embedding that the engine uses, the target's: the sample has no point 0", device)
+        return _not_proved(
+            "the target's embedding, which the engine uses: give --target with its weights or point 0 in the sample",
+            device,
+        )
     to_target = _target_ids(drafter.vocab, device)
     right, rows = [0] * STEPS, [0] * STEPS
     difference: float | None = None
@@ -131,6 +135,8 @@ def prove(
     scores = Scores(tuple(right), tuple(rows))
     if min_accuracy is not None and scores.accuracy[0] < min_accuracy:
         findings.append(_too_low(scores, min_accuracy))
+    if not scores.right[0] and scores.rows[0] >= _ENOUGH:
+        findings.append(_never_right(scores.rows[0]))
     agrees = engine is not None and not any(f.code == "N102" for f in findings)
     source = "the target's (point 0 of the sample)" if target_rows or own_rows is None else "the drafter's own"
     level = "agreement" if agrees else "none"
@@ -222,6 +228,16 @@ def _disagrees(engine: EngineSide, difference: float, embedding_gap: float) -> F
     )
 
 
+def _never_right(rows: int) -> Finding:
+    return error(
+        "N105",
+        f"the drafter is right at none of {rows:,} positions",
+        where="step 0",
+        why="it is not trained, damaged, or of another target; the engine would compute it as it is, and reject it",
+        fix=("check that the checkpoint is the trained one, and that the sample is of its target",),
+    )
+
+
 def _too_low(scores: Scores, least: float) -> Finding:
     return error(
         "N101",
@@ -229,8 +245,8 @@ def _too_low(scores: Scores, least: float) -> Finding:
         where="--min-accuracy",
         found=f"{scores.right[0]:,} of {scores.rows[0]:,} positions",
         expected=f"at least {least:.1%}",
-        why="the wiring may not be the one it was trained with",
-        fix=("check the capture points (--aux) against the training run",),
+        why="the wiring may not be the one it was trained with, or the drafter is that weak",
+        fix=("compare with the training run: its capture points (--aux), and its own validation accuracy",),
     )
 
 

@@ -107,7 +107,7 @@ def _points(path: Path, checkpoint: Checkpoint, name: str) -> tuple[int, ...]:
         return tuple(range(count))
     parts = stated.replace(",", " ").split()
     digits = all(p.isascii() and p.isdigit() and len(p) < 7 for p in parts)
-    if not digits or len(parts) != count or len(set(parts)) != count:
+    if not digits or len(parts) != count or len({int(p) for p in parts}) != count:
         raise _no_sample(path, f"its capture_points {stated[:60]!r} do not name {count} different points")
     return tuple(int(p) for p in parts)
 

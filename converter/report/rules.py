@@ -128,7 +128,7 @@ def engines_text() -> str:
 def engine_text(release: EngineRelease) -> str:
     """What the release does not honour, and a row for each target class."""
     document = engine(release)
-    lines = [f"{release}   " + ("its own classes were run" if document["proved"] else "read from source"), ""]
+    lines = [f"{release}   " + _knowledge(release), ""]
     for field, rule in document["never_honoured"].items():
         since = document["honoured_since"][field]
         lines.append(f"  {field:<22}fixed at {_words(rule['value'])}" + (f", read from {since} on" if since else ""))
@@ -145,6 +145,12 @@ def engine_text(release: EngineRelease) -> str:
     captures = dict.fromkeys(row[k] for row in document["targets"] for k in ("embedding", "layers", "last_layer"))
     lines += ["", *(f"  {name:<26}{words[name]}" for name in {**rules, **captures} if name in words)]
     return "\n".join(lines)
+
+
+def _knowledge(release: EngineRelease) -> str:
+    if release.newer_than_known:
+        return f"not known yet: these are the rules of {known_releases(release.name)[-1]}"
+    return "its own classes were run" if release.proved else "read from source"
 
 
 def _columns(cells: tuple[str, ...], widths: tuple[int, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import textwrap
 import unicodedata
@@ -63,7 +64,9 @@ class Printer:
             self._plan(report)
 
     def _refusal(self, report: Report) -> None:
-        engines = _engine_list(report.engines)
+        stopping = [f for f in report.findings if f.severity == "error" and not f.allowed]
+        unable = [e for e in report.engines if any(_names(e, f.message) for f in stopping)]
+        engines = _engine_list(unable or report.engines)
         by_engine = all(f.code.startswith("K") for f in report.findings if f.severity == "error")
         reason = f"{engines} cannot compute this drafter" if by_engine else "the drafter is not in order"
         if any(f.code.startswith("N") for f in report.findings if f.severity == "error"):
@@ -138,8 +141,13 @@ class Printer:
         self._line("\nServe it:", "bold")
         if report.request.target is None and report.target.name:
             self._line("  # the target's name is the one in the drafter's config: check it")
+        commands: dict[str, list[str]] = {}
         for line in launch_lines(report):
-            self.console.print(Text(clean(command_text(line["environment"], line["command"]))), soft_wrap=True)
+            commands.setdefault(command_text(line["environment"], line["command"]), []).append(line["engine"])
+        for command, engines in commands.items():
+            if len(commands) > 1:
+                self._line(f"  # {', '.join(engines)}")
+            self._line(command)
 
     def _next(self, report: Report) -> None:
         if report.proof is not None:
@@ -198,6 +206,11 @@ class Printer:
             return "unknown", errors[0].message
         if errors:
             return "cannot", ", ".join(dict.fromkeys(f.code for f in errors))
+        if any(f.code == "A108" for f in report.findings):
+            return (
+                "works after conversion",
+                "if all its points lie within the target and before its last layer: --target",
+            )
         return "works after conversion", "" if engine.proved else "rules read from source, not run by this project"
 
     # --- parts --------------------------------------------------------------------------------------------
@@ -302,6 +315,11 @@ def _folder(out: Any) -> str:
 
 def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _names(engine: EngineRelease, message: str) -> bool:
+    """Whether the message is about this release, and not one that begins like it."""
+    return re.search(rf"\b{re.escape(str(engine))}(?!\.?\w)", message) is not None
 
 
 def _engine_list(engines: list[EngineRelease]) -> str:

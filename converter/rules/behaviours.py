@@ -111,7 +111,7 @@ def _rope(theta: Any, scaling: Any) -> Rope:
     if not isinstance(scaling, dict):
         raise Unreadable("rope parameters as an object")
     named = [scaling[n] for n in _ROPE_NAMES if scaling.get(n) is not None] or ["default"]
-    if len({str(n) for n in named}) > 1 or named[0] not in _ROPE_KINDS:
+    if len({str(n) for n in named}) > 1 or not isinstance(named[0], str) or named[0] not in _ROPE_KINDS:
         raise Unreadable("one rope_type of " + ", ".join(_ROPE_KINDS))
     needed, allowed = _ROPE_KINDS[named[0]]
     rest = {k: v for k, v in scaling.items() if k not in (*_ROPE_NAMES, "rope_theta") and v is not None}

@@ -249,7 +249,7 @@ def _provenance(dialect: Dialect, facts: Mapping[str, Any]) -> Provenance:
         target_name=name if isinstance(name, str) else "",
         target_architecture=first if isinstance(first, str) else "",
         speculative_tokens=_speculative_tokens(facts.get("proposals")),
-        embedding_trained=facts.get("embedding_trained") is True,
+        embedding_trained=facts.get("embedding_trained") not in (None, False),  # of another type: perhaps
     )
 
 

@@ -8,7 +8,7 @@ the engine would silently do wrong.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -24,6 +24,11 @@ from converter.rules.behaviours import EMBEDDINGS, LAUNCH, POINTS, WRITERS
 from converter.rules.fields import IdMeaning, read_spec
 from converter.rules.names import first_match, translate, translate_back
 from converter.rules.targets import TargetRule, target_rule
+
+_EXPECTED = (
+    "--engine {!r}: expected NAME, NAME==RELEASE or NAME>=RELEASE, such as sglang==0.5.23; for several engines give "
+    "the option several times"
+)
 
 
 @dataclass(frozen=True)
@@ -249,9 +254,9 @@ def resolve(requirement: str) -> list[EngineRelease]:
     try:
         parsed = Requirement(requirement)
     except InvalidRequirement as problem:
-        raise UsageError(f"--engine {requirement!r}: expected NAME or NAME==RELEASE, e.g. sglang==0.5.23") from problem
+        raise UsageError(_EXPECTED.format(requirement)) from problem
     if parsed.url or parsed.marker or parsed.extras:
-        raise UsageError(f"--engine {requirement!r}: expected NAME or NAME==RELEASE, e.g. sglang==0.5.23")
+        raise UsageError(_EXPECTED.format(requirement))
     known = known_releases(parsed.name)
     if not parsed.specifier:
         return [_release(parsed.name, known[-1])]
@@ -262,8 +267,18 @@ def resolve(requirement: str) -> list[EngineRelease]:
     if exact and Version(exact[0]) > Version(known[-1]):
         return [replace(_release(parsed.name, known[-1]), release=exact[0], newer_than_known=True, proved=False)]
     raise UsageError(
-        f"--engine {requirement}: no rules for that release; known for {parsed.name}: {known[0]} to {known[-1]}"
+        f"--engine {requirement}: no such release is known; {parsed.name} is known from {known[0]} to {known[-1]}"
+        f"{_nearest(exact, known)}"
     )
+
+
+def _nearest(wanted: Sequence[str], known: Sequence[str]) -> str:
+    from packaging.version import Version
+
+    if not wanted or Version(wanted[0]) < Version(known[0]):
+        return ""
+    before = [r for r in known if Version(r) < Version(wanted[0])]
+    return f", among them {' and '.join([before[-1], known[known.index(before[-1]) + 1]])}"
 
 
 def _release(name: str, release: str) -> EngineRelease:

@@ -73,7 +73,8 @@ def _combined(document: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str
     _merge(combined, {k: v for k, v in added.items() if k not in ("releases", "targets")})
     for key in ("releases", "targets"):
         if key in document or key in added:
-            combined[key] = [*document.get(key, ()), *added.get(key, ())]
+            more = added.get(key, [])
+            combined[key] = [*document.get(key, ()), *more] if isinstance(more, list) else more  # the schema objects
     return combined
 
 
