@@ -214,7 +214,7 @@ def _unrecognised(source: Source) -> Finding:
         "the config is of no dialect that is known here",
         where=str(source.folder / "config.json"),
         found=f"keys {keys}, ..." if keys else "an empty config",
-        expected="a drafter saved by the speculators library (speculators_model_type: eagle3)",
+        expected=f"a drafter of {' or '.join(loading.load('dialects', n)['title'] for n in loading.names('dialects'))}",
     )
 
 

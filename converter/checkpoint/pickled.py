@@ -102,9 +102,9 @@ def _load(file: Path) -> Any:
                 fix=("save the weights with safetensors where the file comes from",),
             )
         ) from problem
-    except Exception as problem:  # whatever torch makes of a damaged or hostile file
-        if isinstance(problem, InputError):
-            raise
+    except InputError:
+        raise
+    except Exception as problem:  # torch promises no kinds of error for a damaged or hostile file
         raise InputError(
             error("F101", f"{file.name} is no readable PyTorch file", where=str(file), found=str(problem)[:200])
         ) from problem

@@ -64,11 +64,11 @@ def check_points(
 
 
 def _other_numbering(given: Sequence[int], stated: Sequence[int]) -> str:
-    """Said where --aux holds the config's points as an engine numbers them: 0-based layers whose output is meant."""
+    """Said where --aux holds the config's points as 0-based layers, as some engines' ids count them."""
     if [p + 1 for p in given] != list(stated):
         return ""
     same = ",".join(f"out:{p}" for p in given)
-    return f"these are the config's points in the numbering of SGLang's ids; --aux {same} means what the config says"
+    return f"these are the config's points counted as 0-based layers; --aux {same} means what the config says"
 
 
 def _fc_width(spec: DrafterSpec, fc: tuple[int, ...], where: str) -> Finding:

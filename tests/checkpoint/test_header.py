@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors import deserialize
+from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
 from converter.checkpoint.header import DTYPE_BITS, MAX_HEADER, TensorInfo, build_header, parse_header, read_header
@@ -68,7 +68,7 @@ def by_library(file: bytes) -> Contents | None:
     """What the safetensors library reads; None where it refuses."""
     try:
         entries = deserialize(file)
-    except Exception:
+    except SafetensorError:
         return None
     return {name: (e["dtype"], tuple(e["shape"]), bytes(e["data"])) for name, e in entries}
 

@@ -107,10 +107,10 @@ def aux_layer_ids(arguments: ServerArgs, config: ModelConfig) -> list[int] | Non
         )
         from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
     except ImportError:
-        # Older releases do it in the constructor of ModelRunner, in these words.
+        # Older releases read them in the constructor of ModelRunner, and take what is not there for none.
         try:
             return config.hf_config.eagle_config["eagle_aux_hidden_state_layer_ids"]
-        except Exception:
+        except (AttributeError, KeyError, TypeError):
             return None
     resolved = resolve_spec_aux_hidden_state_config(
         server_args=arguments,
