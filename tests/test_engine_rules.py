@@ -405,3 +405,10 @@ def test_what_was_written_is_held_against_what_was_meant(name: str, engine: str,
         assert found(config | {key: value}, names), key
     nested_ids = config["eagle_config"] | {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
     assert "K125" in found(config | {"eagle_config": nested_ids, "eagle_aux_hidden_state_layer_ids": [0, 1, 2]}, names)
+
+
+def test_a_map_beside_a_full_vocabulary_is_refused_by_vllm_from_0_30() -> None:
+    """models/llama_eagle3.py @ 0.30.0 has no parameter for d2t where the vocabularies are equal."""
+    known = known_releases("vllm")
+    refusing = [e.release for e in all_releases("vllm") if e.rules.get("full_vocabulary_map") == "refused"]
+    assert refusing == known[known.index("0.30.0") :]
