@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import time
@@ -22,15 +21,16 @@ from converter.checks.suits import Suits, suits
 from converter.checks.target import check_target
 from converter.checks.tensors import check_tensors
 from converter.drafter.drafter import Drafter, Embedding, Provenance
-from converter.drafter.points import describe_points
+from converter.drafter.points import as_option, describe_points
 from converter.drafter.quantised import quantised_weights
-from converter.drafter.spec import DrafterSpec, differences
+from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.drafter.vocab import VocabularyMap, decide
-from converter.errors import InputError, OutputError, UsageError
+from converter.errors import InputError, OutputError
 from converter.findings import Finding, error, judge, note, stops
 from converter.output import Progress, check_out, not_finite, write_weights
 from converter.plan import Plan, make_plan
+from converter.proving import Wish, proof_of, read_proof_sample, unwritten, written
 from converter.rules import loading
 from converter.rules.dialect import Dialect, DialectReading, read, recognise
 from converter.rules.engine import EngineRelease, nested, resolve
@@ -43,10 +43,9 @@ from converter.target_weights import RowTable, TargetWeights, read_target_weight
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from converter.forward.prove import EngineSide, Proof
+    from converter.forward.prove import Proof
     from converter.forward.sample import Sample
-
-INSTALL_TORCH = "--sample needs torch, which is not installed:  pip install 'eagle3-convert[torch]'"
+    from converter.forward.sides import EngineFiles
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,7 @@ class Request:
     """What the user asked for; the options of the same names in `eagle3 convert --help`.
 
     engines   none: the newest SGLang where there is an OUT, the newest of every engine where there is none
+    given     spec fields set by the user (--set), which outrank the config
     """
 
     source: str
@@ -62,9 +62,8 @@ class Request:
     target: Path | None = None
     target_arch: str = ""
     aux: tuple[int, ...] | None = None
-    sample: Path | None = None
-    device: str = "auto"
-    min_accuracy: float | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+    wish: Wish = field(default_factory=Wish)
     dtype: str = ""
     allow: tuple[str, ...] = ()
     strict: bool = False
@@ -79,6 +78,7 @@ class Report:
     """Everything that is known at the end, in whatever state the run ended.
 
     outcome   converted, refused, planned (--dry-run) or validated
+    points_known   False where a search of the wiring goes on without capture points
     """
 
     request: Request
@@ -86,6 +86,7 @@ class Report:
     source: Source | None = None
     dialect: Dialect | None = None
     target: Target = field(default_factory=Target)
+    target_weights: TargetWeights | None = None
     engines: list[EngineRelease] = field(default_factory=list)
     drafter: Drafter | None = None
     plan: Plan | None = None
@@ -93,6 +94,7 @@ class Report:
     verdicts: dict[str, list[Finding]] = field(default_factory=dict)
     proof: Proof | None = None
     sample: Sample | None = None
+    points_known: bool = True
     written: list[WrittenFile] = field(default_factory=list)
     suits: list[Suits] = field(default_factory=list)
     seconds: float = 0.0
@@ -112,7 +114,7 @@ def convert(request: Request, progress: Progress) -> Report:
     Raises UsageError, InputError and OutputError; a refused drafter is a report with error findings.
     """
     assert request.out is not None
-    _check_sample_option(request)
+    request.wish.check()
     report = _read(request)
     if not request.dry_run:
         recover(normal(request.out))
@@ -124,10 +126,10 @@ def convert(request: Request, progress: Progress) -> Report:
     report.plan = planning.plan
     _add(report, planning.findings)
     if report.refused or report.plan is None:
+        _prove(report, [], _unwritten(report, report.engines))  # what serving it all the same would cost
         return report
     if request.dry_run:
-        if request.sample is not None:  # nothing is staged: only the trainer's forward can be run
-            _prove(report, None, [])
+        _prove(report, _unwritten(report, report.engines), [])
         report.outcome = "refused" if report.refused else "planned"
         return report
     try:
@@ -142,31 +144,57 @@ def convert(request: Request, progress: Progress) -> Report:
 
 
 def validate(request: Request) -> Report:
-    """Check a drafter and say, for each engine, whether it can be converted; `sample` is run through the reference."""
-    _check_sample_option(request)
+    """Check a drafter and say, for each engine, whether it can be converted, and prove it as it would be written."""
+    request.wish.check()
     report = _read(request)
     if report.drafter is None:
         return report
     assert report.source is not None
     if report.refused:
         return report
-    for engine in report.engines:
-        planning = make_plan(report.drafter, [engine], report.target, report.source)
-        report.verdicts[engine.requirement] = judge(planning.findings, request.allow, request.strict)
-    if request.sample is not None:
-        _prove(report, None, [])
+    if not request.wish.find_wiring:
+        _verdicts(report)
+    able = [e for e in report.engines if not stops(report.verdicts.get(e.requirement, ()))]
+    _prove(report, _unwritten(report, able), _unwritten(report, [e for e in report.engines if e not in able]))
+    if request.wish.find_wiring:
+        _take_found_wiring(report)
+        _verdicts(report)
     report.outcome = "refused" if report.refused or all(map(stops, report.verdicts.values())) else "validated"
     return report
 
 
+def _verdicts(report: Report) -> None:
+    """What stands in each engine's way."""
+    assert report.drafter is not None and report.source is not None
+    for engine in report.engines:
+        planning = make_plan(report.drafter, [engine], report.target, report.source)
+        findings = judge(planning.findings, report.request.allow, report.request.strict)
+        report.verdicts[engine.requirement] = findings
+
+
+def _take_found_wiring(report: Report) -> None:
+    """Go on with the wiring that the search found where the input does not state any."""
+    if report.points_known or report.drafter is None or report.proof is None:
+        return
+    search = report.proof.judgement
+    option = "" if search is None else f"--aux {as_option(search.of.points)}"
+    if search is not None:
+        report.drafter = replace(report.drafter, spec=search.of.spec(report.drafter.spec))
+    _add(report, [_points_unknown(option)])
+
+
+def _points_unknown(option: str) -> Finding:
+    return error(
+        "A104",
+        "which hidden states of the target feed this drafter is not known",
+        where="config.json",
+        expected="the capture points that it was trained on",
+        why="the config does not name them" + (", and the sample says what they were" if option else ""),
+        fix=(f"say so: {option}",) if option else (),
+    )
+
+
 # --- reading ------------------------------------------------------------------------------------------------
-
-
-def _check_sample_option(request: Request) -> None:
-    if request.sample is not None and importlib.util.find_spec("torch") is None:
-        raise UsageError(INSTALL_TORCH)
-    if request.min_accuracy is not None and request.sample is None:
-        raise UsageError("--min-accuracy needs --sample: there is nothing to measure it on")
 
 
 def _read(request: Request) -> Report:
@@ -185,7 +213,9 @@ def _read(request: Request) -> Report:
     target = read_target(request.target) if request.target is not None else Target()
     if request.target_arch:
         target = replace(target, architecture=request.target_arch)
-    reading = read(dialect, source.config, source.checkpoint, target, request.aux)
+    reading = read(dialect, source.config, source.checkpoint, target, request.aux, request.given)
+    if request.wish.find_wiring:
+        reading = _for_search(report, reading, target)
     if not target.architecture:
         named = named_target("", reading.provenance)
         target = replace(named, layers=target.layers)
@@ -195,6 +225,27 @@ def _read(request: Request) -> Report:
         return report
     _check(report, dialect, reading)
     return report
+
+
+def _for_search(report: Report, reading: DialectReading, target: Target) -> DialectReading:
+    """Read again with what a search does not need to be told: the norms before fc follow from the tensors, and where
+    the points are not known, any stand in for them.
+    """
+    request, source, dialect = report.request, report.source, report.dialect
+    assert source is not None and dialect is not None
+    given = {
+        "norm_before_fc": "input_norm.weight" in reading.tensors,
+        "fc_norm": "fc_norm.0.weight" in reading.tensors,
+        **request.given,
+    }
+    points = request.aux or (reading.spec.capture_points if reading.spec is not None else ())
+    fc = source.checkpoint.tensors.get(reading.tensors.get("fc.weight", ""))
+    if fc is not None and len(fc.info.shape) == 2 and fc.info.shape[0]:
+        width = reading.spec.target_hidden_size if reading.spec else target.hidden_size or fc.info.shape[0]
+        count = fc.info.shape[1] // width
+        report.points_known = len(set(points)) == len(points) == count
+        points = points if report.points_known else tuple(range(count))
+    return read(dialect, source.config, source.checkpoint, target, points or None, given)
 
 
 def _unrecognised(source: Source) -> Finding:
@@ -224,7 +275,7 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
     dropped = dict(reading.dropped)
     unknown = [f for f in reading.findings if f.code == "T101"]
     dropped |= {f.where: "not a tensor of this dialect; left out with --allow T101" for f in unknown}
-    weights = _target_weights(report, spec)
+    weights = report.target_weights = _target_weights(report, spec)
     vocab, findings = _read_vocabulary(dialect, reading, checkpoint)
     if weights is not None and weights.head is not None:
         vocab, findings = _with_head_rows(dialect, reading, checkpoint, weights.head, vocab, findings)
@@ -397,51 +448,57 @@ def _read_back(report: Report, plan: Plan, folder: Path) -> None:
         suits(name, plan.spec, config, list(checkpoint.tensors), report.target, report.drafter.embedding)
         for name in loading.names("engines")
     ]
-    if report.refused or report.request.sample is None:
+    if not report.refused:
+        _prove(report, written(plan, folder, report.target) if _wanted(report) else [], [])
+
+
+def _wanted(report: Report) -> bool:
+    return report.request.wish.anything
+
+
+def _unwritten(report: Report, engines: Sequence[EngineRelease]) -> list[EngineFiles]:
+    """The drafter as each release would have it, for those that compute anything."""
+    if not _wanted(report) or report.drafter is None:
+        return []
+    files = [unwritten(engine, report.drafter, report.target) for engine in engines]
+    return [f for f in files if f is not None]
+
+
+def _prove(report: Report, engines: Sequence[EngineFiles], refused: Sequence[EngineFiles]) -> None:
+    """Run what was asked for; findings about single engines go with the engine in `validate`."""
+    drafter, wish = report.drafter, report.request.wish
+    if not _wanted(report) or drafter is None:
         return
-    _prove(report, plan, [_engine_side(e, plan, checkpoint, config, report.target) for e in plan.engines])
+    weights, target = report.target_weights, report.target
+    report.sample = read_proof_sample(wish, drafter, target, weights)
+    if report.sample is not None:
+        _add(report, report.sample.notes)
+    report.proof = proof = proof_of(
+        wish, drafter, engines, refused, report.sample, target, weights, report.points_known
+    )
+    by_label = {str(e): e.requirement for e in report.engines}
+    for label, finding in proof.costs:
+        verdict = report.verdicts.get(by_label[label])
+        if verdict is None:
+            _add(report, [replace(finding, caused_by=_cause(report, finding))])
+        else:
+            verdict.append(finding)
+    _add(report, [replace(f, caused_by=_cause(report, f)) if f.code == "N102" else f for f in proof.findings])
 
 
-def _engine_side(
-    engine: EngineRelease, plan: Plan, checkpoint: Checkpoint, config: Mapping[str, Any], target: Target
-) -> EngineSide:
-    from converter.forward.prove import EngineSide
-
-    view = engine.view(config, list(checkpoint.tensors), target, plan.launch)
-    assert view.spec is not None
-    return EngineSide(str(engine), view.spec, checkpoint, view.received, engine.replaces_embedding(view.spec))
-
-
-def _prove(report: Report, plan: Plan | None, sides: Sequence[EngineSide]) -> None:
-    """Run the sample for every engine (for the trainer alone where there is none); the worst proof is the proof."""
-    from converter.forward.prove import choose_device, prove
-    from converter.forward.sample import read_sample
-
-    request, drafter = report.request, report.drafter
-    assert request.sample is not None and drafter is not None
-    device = choose_device(request.device)
-    report.sample = read_sample(request.sample, drafter.spec)
-    each: Sequence[EngineSide | None] = sides or [None]
-    proofs = [prove(drafter, side, report.sample, device, request.min_accuracy) for side in each]
-    report.proof = max(proofs, key=lambda p: (p.level == "none", p.difference or 0.0))
-    for side, proof in zip(each, proofs, strict=True):
-        cause = _cause(report, plan, side)
-        _add(report, [replace(f, caused_by=cause) if f.code == "N102" else f for f in proof.findings])
-
-
-def _cause(report: Report, plan: Plan | None, side: EngineSide | None) -> str:
-    """The allowed finding that a disagreement with this engine follows from, "" where none explains it."""
-    if plan is None or side is None:
-        return ""
-    codes = {CODES.get(field, "") for field in differences(plan.spec, side.spec)} | {"K131"}
-    return next((f.code for f in report.findings if f.allowed and f.code in codes), "")
+def _cause(report: Report, disagreement: Finding) -> str:
+    """The finding that a disagreement follows from, allowed ones first; "" where none explains it."""
+    codes = {CODES.get(name, "") for name in disagreement.where.split(", ")}
+    codes |= {"K131"} if disagreement.where == "embed_tokens.weight" else set()
+    found = sorted((f for f in report.findings if f.code in codes), key=lambda f: not f.allowed)
+    return found[0].code if found else ""
 
 
 def proof_json(report: Report) -> dict[str, Any]:
     """The `proof` object of report and seal."""
     if report.proof is None:
-        return {"level": "none", "sample": None, "scores": None, "largest_logit_difference": None,
-                "embedding": "", "device": ""}  # fmt: skip
+        return {"level": "none", "sample": None, "scores": None, "largest_logit_difference": None, "engines": [],
+                "embedding": "", "device": "", "anchors": None, "wiring": None}  # fmt: skip
     from converter.forward.prove import as_json
 
     return as_json(report.proof, report.sample)

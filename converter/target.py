@@ -18,6 +18,9 @@ from converter.rules.behaviours import Unreadable, rope_parameters_first
 # Where multimodal wrappers keep the config of their language model.
 _TEXT_CONFIGS = ("text_config", "language_config", "llm_config")
 
+# Names that transformers' configs give to the epsilon of a model's norms (5.24: 220, 275, 31, 54 and 1 uses).
+_EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
+
 
 def read_target(path: Path) -> Target:
     """`path` is a folder with config.json, that file, or `org/name[@revision]` on the Hub.
@@ -65,6 +68,8 @@ def read_target(path: Path) -> Target:
         vocab_size=_count(text.get("vocab_size")),
         max_position_embeddings=_count(text.get("max_position_embeddings")),
         rope=_rope(text),
+        model_type=text["model_type"] if isinstance(text.get("model_type"), str) else "",
+        norm_eps=next((e for k in _EPSILONS if (e := _small(text.get(k))) is not None), None),
         where=str(path if is_hub_id(str(path)) else file),
     )
 
@@ -79,6 +84,10 @@ def _rope(config: Mapping[str, Any]) -> Rope | None:
 
 def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _small(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 else None
 
 
 def named_target(architecture: str, provenance: Provenance) -> Target:

@@ -1,7 +1,8 @@
-"""The target's embedding and head, row by row, without loading the target."""
+"""The target's embedding, head and final norm, without loading the target."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,10 @@ _BLOCK = 4096  # rows read at once
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight",
                "embed_in.weight", "embeddings.weight", "token_embedding.weight")  # fmt: skip
 _HEADS = ("lm_head.weight", "embed_out.weight", "output.weight", "head.weight")
+# And to the norm between the last layer and the head.
+_NORMS = ("model.norm.weight", "language_model.norm.weight", "final_layernorm.weight", "final_layer_norm.weight",
+          "final_norm.weight", "norm_f.weight", "ln_f.weight", "norm.weight")  # fmt: skip
+_OTHER_TOWERS = re.compile(r"(^|[._])(vision|visual|audio|image|mtp|nextn|draft)|\.[0-9]+\.")
 
 
 @dataclass(frozen=True)
@@ -47,10 +52,22 @@ class RowTable:
 
 @dataclass(frozen=True)
 class TargetWeights:
-    """embedding None where no table could be found; head is the embedding where the target has none of its own."""
+    """embedding None where no table could be found; head is the embedding where the target has none of its own.
+
+    norm is the name of the final norm's weight in `checkpoint`, "" where none was found.
+    """
 
     embedding: RowTable | None
     head: RowTable | None
+    norm: str = ""
+    checkpoint: Checkpoint | None = None
+
+    def vector(self, name: str) -> NDArray[np.float32] | None:
+        """A one-dimensional tensor in fp32; None where the target has none of that name."""
+        tensor = None if self.checkpoint is None else self.checkpoint.tensors.get(name)
+        if tensor is None or self.checkpoint is None or len(tensor.info.shape) != 1 or tensor.info.dtype not in FLOATS:
+            return None
+        return as_float32(self.checkpoint.read(name), tensor.info.dtype)
 
 
 def read_target_weights(folder: Path, vocab_size: int, hidden_size: int) -> TargetWeights | None:
@@ -78,10 +95,27 @@ def read_target_weights(folder: Path, vocab_size: int, hidden_size: int) -> Targ
     others = [n for n in fitting if n != head]
     embedding = _named(fitting, _EMBEDDINGS) or (others[0] if len(others) == 1 else None)
     table = None if embedding is None else RowTable(checkpoint, embedding)
+    norm = _final_norm(checkpoint, embedding or "", hidden_size)
     if head is not None:
-        return TargetWeights(table, RowTable(checkpoint, head))
+        return TargetWeights(table, RowTable(checkpoint, head), norm, checkpoint)
     # A head that is there in a form that cannot be read is not the embedding.
-    return TargetWeights(table, None if _named(list(checkpoint.tensors), _HEADS) else table)
+    tied = None if _named(list(checkpoint.tensors), _HEADS) else table
+    return TargetWeights(table, tied, norm, checkpoint)
+
+
+def _final_norm(checkpoint: Checkpoint, embedding: str, hidden_size: int) -> str:
+    """Name of the norm before the head: outside the layers and other towers, best beside the embedding."""
+    fitting = [
+        name
+        for name, tensor in checkpoint.tensors.items()
+        if tensor.info.shape == (hidden_size,) and tensor.info.dtype in FLOATS and not _OTHER_TOWERS.search(name)
+    ]
+    for ending in _EMBEDDINGS:
+        if embedding.endswith(ending):
+            prefix = embedding.removesuffix(ending)
+            beside = [n for n in fitting if n.startswith(prefix)]
+            return _named(beside, _NORMS) or _named(fitting, _NORMS) or ""
+    return _named(fitting, _NORMS) or ""
 
 
 def _named(names: list[str], endings: tuple[str, ...]) -> str | None:

@@ -6,10 +6,12 @@ import json
 import shutil
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from converter.pipeline import Report, Request, convert
+from converter.pipeline import Report, Request, convert, validate
+from converter.proving import Wish
 
 DATA = Path(__file__).parent / "data"
 DRAFTERS = DATA / "drafters"
@@ -49,10 +51,25 @@ def quiet(total: int):  # type: ignore[no-untyped-def]
     yield lambda count: None
 
 
+_WISHES = {f.name for f in fields(Wish)}
+
+
+def request(source: Path, **options: Any) -> Request:
+    """A request; options of Wish (sample, prove, ...) go where they belong."""
+    wish = Wish(**{k: options.pop(k) for k in list(options) if k in _WISHES})
+    return Request(source=str(source), wish=wish, **options)
+
+
 def run(source: Path, out: Path, engine: str = "sglang==0.5.23", **options: Any) -> Report:
     """Convert in this process; `target` defaults to the drafters' own."""
     options.setdefault("target", TARGET)
-    return convert(Request(source=str(source), out=out, engines=(engine,), **options), quiet)
+    return convert(request(source, out=out, engines=(engine,), **options), quiet)
+
+
+def check(source: Path, *engines: str, **options: Any) -> Report:
+    """Validate in this process; `target` defaults to the drafters' own."""
+    options.setdefault("target", TARGET)
+    return validate(request(source, engines=engines, **options))
 
 
 def errors(report: Report) -> list[str]:

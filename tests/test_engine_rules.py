@@ -87,6 +87,20 @@ def test_what_is_written_reads_back(name: str) -> None:
         assert getattr(view, field) == getattr(spec, field), field
 
 
+@pytest.mark.parametrize(("name", "since"), [("sglang", "0.5.12"), ("vllm", "0.11.1")])
+def test_the_first_layer_under_the_trainer_s_names(name: str, since: str) -> None:
+    """It is loaded where all layers are in one list, and written under the names that all releases load."""
+    it = drafter("a_plain")
+    canonical = [n for n in it.tensors if n.startswith("layers.0.")]
+    loading_them = []
+    for engine in all_releases(name):
+        assert {engine.names_for(n) for n in canonical} == {n.replace("layers.0", "midlayer") for n in canonical}
+        view = engine.view(nested(engine.write_config(it.spec, (0, 2, 4))), it.tensors.values(), LLAMA, {})
+        if set(canonical) <= view.received.keys():
+            loading_them.append(engine.release)
+    assert loading_them == known_releases(name)[known_releases(name).index(since) :]
+
+
 # Each feature that needs a release: the spec that has it, and the first known release that honours it.
 FEATURES = [
     ({"num_hidden_layers": 2, "layer_windows": (None, None)}, "K102", "0.5.12"),
@@ -412,3 +426,11 @@ def test_a_map_beside_a_full_vocabulary_is_refused_by_vllm_from_0_30() -> None:
     known = known_releases("vllm")
     refusing = [e.release for e in all_releases("vllm") if e.rules.get("full_vocabulary_map") == "refused"]
     assert refusing == known[known.index("0.30.0") :]
+
+
+def test_vllm_never_takes_the_embedding_for_the_head() -> None:
+    """It builds an lm_head whatever the flag says, and fills it from the target's where the folder has none."""
+    spec = drafter("h_fullvocab").spec
+    for engine in all_releases("vllm"):
+        told = [f.message for f in examine(engine, replace(spec, tie_word_embeddings=True), LLAMA).findings]
+        assert f"tie_word_embeddings is true; {engine} computes false" in told

@@ -12,10 +12,14 @@ from safetensors.torch import load_file
 from converter.drafter.drafter import Drafter
 from converter.drafter.spec import Rope
 from converter.errors import InputError, UsageError
+from converter.forward.device import choose_device
+from converter.forward.embedding import of_checkpoint
+from converter.forward.evaluate import evaluate
 from converter.forward.model import DraftModel
-from converter.forward.prove import choose_device, prove
 from converter.forward.rope import NotComputable, frequencies
-from converter.forward.sample import embeddings, read_sample
+from converter.forward.sample import read_sample
+from converter.forward.scores import score
+from converter.forward.sides import Surroundings, reference
 from converter.forward.weights import weights_of
 from converter.pipeline import Request, validate
 from tests.support import DATA, DRAFTERS, NAMES, SAMPLE, TARGET, copy_of, errors, run
@@ -37,9 +41,10 @@ def logits(name: str) -> list[list[torch.Tensor]]:
     weights = weights_of(it.spec, it.checkpoint, it.tensors, CPU)
     model = DraftModel(it.spec, weights)
     result = []
-    for sequence in read_sample(SAMPLE, it.spec).sequences:
-        embeds = embeddings(sequence, weights["embed_tokens.weight"], CPU)
-        assert embeds is not None
+    sequences = read_sample(SAMPLE, it.spec).sequences
+    rows = of_checkpoint(it.checkpoint, it.tensors["embed_tokens.weight"], sequences).rows
+    for sequence in sequences:
+        embeds = rows(sequence, 0, len(sequence.tokens))
         states = torch.cat([sequence.state(p) for p in it.spec.capture_points], dim=-1)
         result.append(model.run(embeds, states, 3))
     return result
@@ -86,15 +91,17 @@ def accuracy_of_record(name: str) -> list[float]:
 @pytest.mark.parametrize("name", NAMES)
 def test_accuracy_follows_from_the_trainer_s_choices(name: str) -> None:
     it = drafter(name)
-    proof = prove(it, None, read_sample(SAMPLE, it.spec), CPU, None)
-    assert proof.scores is not None
-    assert proof.scores.rows[0] == 672
-    assert list(proof.scores.accuracy) == accuracy_of_record(name)
+    sequences = read_sample(SAMPLE, it.spec).sequences
+    [trained] = evaluate([reference(it, Surroundings(sequences, None, CPU, torch.float32))], sequences, 3)
+    scores = score(trained.outcomes)
+    assert scores.rows[0] == 672
+    assert list(scores.accuracy) == accuracy_of_record(name)
 
 
-def test_blocks_of_queries_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", ["PIECE", "_SCORES"])
+def test_pieces_of_a_sequence_change_nothing(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = logits("e_2layers")[0]
-    monkeypatch.setattr("converter.forward.model._QUERY_BLOCK", 7)
+    monkeypatch.setattr(f"converter.forward.model.{limit}", 7)
     logits.cache_clear()
     for a, b in zip(logits("e_2layers")[0], expected, strict=True):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=0)
@@ -108,7 +115,8 @@ def test_a_window_hides_what_lies_before_it() -> None:
     it = drafter("a_plain")
     weights = weights_of(it.spec, it.checkpoint, it.tensors, CPU)
     sequence = read_sample(SAMPLE, it.spec).sequences[0]
-    embeds = weights["embed_tokens.weight"][sequence.tokens][:12]
+    table = of_checkpoint(it.checkpoint, it.tensors["embed_tokens.weight"], [sequence])
+    embeds = table.rows(sequence, 0, 12)
     states = torch.cat([sequence.state(p) for p in it.spec.capture_points], dim=-1)[:12]
 
     def run_with(window: int | None, start: int = 0) -> torch.Tensor:
@@ -134,17 +142,19 @@ def test_the_trained_wiring_scores_what_it_was_trained_to(tmp_path: Path) -> Non
     assert report.outcome == "converted"
     assert report.proof is not None and report.proof.scores is not None
     assert report.proof.scores.right[0] == 337  # of 672: 50.1 %
-    assert report.proof.level == "agreement"
+    assert report.proof.level == "anchored"
 
 
 def test_another_wiring_scores_less_and_min_accuracy_stops_it(tmp_path: Path) -> None:
     report = run(without_ids(tmp_path), tmp_path / "out", aux=(1, 3, 5), sample=SAMPLE, min_accuracy=0.48)
-    assert errors(report) == ["N101"]
+    assert errors(report) == ["A301", "N101"]
     assert report.proof is not None and report.proof.scores is not None
     assert round(report.proof.scores.accuracy[0], 3) == 0.455
     assert not (tmp_path / "out").exists()
-    passed = run(without_ids(tmp_path / "b"), tmp_path / "out", aux=(1, 3, 5), sample=SAMPLE, min_accuracy=0.45)
+    options = {"aux": (1, 3, 5), "sample": SAMPLE, "min_accuracy": 0.45, "allow": ("A301",)}
+    passed = run(without_ids(tmp_path / "b"), tmp_path / "out", **options)
     assert passed.outcome == "converted"
+    assert passed.proof is not None and passed.proof.level == "agreement"
 
 
 def test_lost_ids_on_a_shallow_target_are_not_guessed(tmp_path: Path) -> None:
@@ -203,7 +213,9 @@ def test_an_embedding_trained_further_is_seen_on_the_sample(tmp_path: Path) -> N
         tensors["embed_tokens.weight"] = (tensors["embed_tokens.weight"].float() * 1.5).bfloat16()
 
     report = run(copy_of("a_plain", tmp_path / "in", tensors=train), tmp_path / "out", sample=SAMPLE)
-    assert errors(report) == ["K131"]
+    assert errors(report) == ["K131", "N102"]
+    [cost] = [f for f in report.findings if f.code == "N102"]
+    assert cost.caused_by == "K131" and "step-0 accuracy 5" in cost.why
     bare = run(tmp_path / "in", tmp_path / "out", sample=SAMPLE, target=TARGET / "config.json")
     assert errors(bare) == ["N102"]
     assert "uses the target's embedding" in bare.findings[0].message

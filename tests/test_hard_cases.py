@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from converter.errors import InputError, UsageError
 from converter.pipeline import Report, Request, convert, validate
 from converter.rules.engine import resolve
-from tests.support import DRAFTERS, SAMPLE, TARGET, codes, copy_of, errors, quiet, run
+from tests.support import DRAFTERS, SAMPLE, TARGET, codes, copy_of, errors, quiet, request, run
 from tests.test_cli import eagle3
 
 Edit = Callable[[dict[str, Any]], None]
@@ -30,7 +30,7 @@ def rope(**parameters: Any) -> Edit:
 
 
 def several(source: Path, out: Path, *engines: str, **options: Any) -> Report:
-    return convert(Request(source=str(source), out=out, engines=engines, target=TARGET, **options), quiet)
+    return convert(request(source, out=out, engines=engines, target=TARGET, **options), quiet)
 
 
 # --- proofs ---------------------------------------------------------------------------------------------------

@@ -18,11 +18,13 @@ FLOORS = [
     {"source", "target_weights", "hub"},
     {"rules"},
     {"target"},
+    {"fingerprint"},
     {"checks"},
     {"plan"},
     {"seal"},
     {"output"},
-    {"forward"},
+    {"forward", "capture"},
+    {"proving"},
     {"pipeline"},
     {"report"},
     {"cli"},
@@ -64,10 +66,21 @@ def test_no_import_goes_up() -> None:
     assert up == []
 
 
-def test_torch_is_imported_in_forward_and_for_pickles_only() -> None:
-    users = {name_of(p) for p in modules() if any(i.split(".")[0] == "torch" for i in imports(p))}
+def users_of(library: str) -> set[str]:
+    return {name_of(p) for p in modules() if any(i.split(".")[0] == library for i in imports(p))}
+
+
+def test_torch_is_imported_in_forward_and_capture_and_for_pickles_only() -> None:
+    users = users_of("torch")
     assert users
-    assert all(u.startswith("converter.forward.") or u == "converter.checkpoint.pickled" for u in users)
+    rooms = ("converter.forward.", "converter.capture.")
+    assert all(u.startswith(rooms) or u == "converter.checkpoint.pickled" for u in users)
+
+
+def test_transformers_is_imported_in_capture_only() -> None:
+    users = users_of("transformers")
+    assert users
+    assert all(u.startswith("converter.capture.") for u in users)
 
 
 def test_code_names_no_dialect_and_no_engine_release() -> None:

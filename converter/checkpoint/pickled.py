@@ -6,6 +6,7 @@ The tensors are written to a temporary safetensors file, so that everything afte
 from __future__ import annotations
 
 import importlib.util
+import io
 import pickle
 import shutil
 import tempfile
@@ -14,7 +15,7 @@ import weakref
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from converter.checkpoint.header import TensorInfo, build_header
 from converter.checkpoint.jsonfile import read_object, unreadable
@@ -56,7 +57,7 @@ def open_pickles(files: list[Path]) -> Checkpoint:
         raise UsageError(f"{files[0].name} needs torch to be read, which is not installed:  pip install torch")
     tensors: dict[str, Tensor] = {}
     for file in files:
-        tensors |= dict(_tensors(file, _load(file)))
+        tensors |= dict(_tensors(file, load_pickle(file)))
     if not tensors:
         raise InputError(
             error(
@@ -79,16 +80,21 @@ def open_pickles(files: list[Path]) -> Checkpoint:
     return checkpoint
 
 
-def _load(file: Path) -> Any:
+def load_pickle(file: Path, unpacked: bytes | None = None) -> Any:
+    """What the file holds, tensors left on disk where the format allows; `unpacked` is its content where it is gzipped.
+
+    Raises InputError: F100 unreadable, F101 no PyTorch file, F114 more than tensors.
+    """
     import torch
 
     try:
-        zipped = zipfile.is_zipfile(file)
+        source = file if unpacked is None else io.BytesIO(unpacked)
+        zipped = zipfile.is_zipfile(source)
         if zipped:
-            _refuse_compressed(file)
+            _refuse_compressed(file, source, file.stat().st_size if unpacked is None else len(unpacked))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols: whatever is not understood is refused anyway
-            return torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
+            return torch.load(source, map_location="cpu", weights_only=True, mmap=zipped and unpacked is None)
     except OSError as problem:
         raise unreadable(file, problem) from problem
     except pickle.UnpicklingError as problem:
@@ -99,7 +105,7 @@ def _load(file: Path) -> Any:
                 where=str(file),
                 found=str(problem).splitlines()[0][:200],
                 why="unpickling it could run code of whoever wrote it; only torch's weights-only loader is used",
-                fix=("save the weights with safetensors where the file comes from",),
+                fix=("save the tensors with safetensors where the file comes from",),
             )
         ) from problem
     except InputError:
@@ -110,15 +116,17 @@ def _load(file: Path) -> Any:
         ) from problem
 
 
-def _refuse_compressed(file: Path) -> None:
+def _refuse_compressed(file: Path, source: Path | BinaryIO, size: int) -> None:
     """torch stores tensors uncompressed; a compressed entry could unfold to any size."""
-    with zipfile.ZipFile(file) as archive:
+    with zipfile.ZipFile(source) as archive:
         packed = [e for e in archive.infolist() if e.compress_type != zipfile.ZIP_STORED]
         total = sum(e.file_size for e in archive.infolist())
-    if packed or total > file.stat().st_size:
+    if packed or total > size:
         raise InputError(
             error("F114", f"{file.name} has compressed entries, which torch never writes", where=str(file))
         )
+    if not isinstance(source, Path):
+        source.seek(0)
 
 
 def _tensors(file: Path, document: Any) -> Iterator[tuple[str, Tensor]]:

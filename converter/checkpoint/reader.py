@@ -117,6 +117,17 @@ class Checkpoint:
         count = max(min(count, shape[0] - start), 0)
         return self._span(tensor, start * size, count * size).reshape(count, *shape[1:])
 
+    def part_rows(self, name: str, index: int, start: int, count: int) -> NDArray[np.generic]:
+        """Rows start..start+count-1 of part `index`, for a tensor [P, R, ...]; raises as `read` does."""
+        tensor = self.tensors[name]
+        parts, rows = tensor.info.shape[:2]
+        if not 0 <= index < parts:
+            raise IndexError(f"{name} {list(tensor.info.shape)} has no part {index}")
+        size = tensor.info.nbytes // max(parts * rows, 1)
+        count = max(min(count, rows - start), 0)
+        values = self._span(tensor, (index * rows + start) * size, count * size)
+        return values.reshape(count, *tensor.info.shape[2:])
+
     def parts(self, name: str) -> Iterator[NDArray[np.generic]]:
         """The whole tensor, some megabytes of rows at a time; raises as `read` does."""
         tensor = self.tensors[name]

@@ -14,7 +14,7 @@ from converter.drafter.points import describe_point, describe_points
 from converter.drafter.spec import DrafterSpec, Origin, differences
 from converter.drafter.target import Target
 from converter.findings import Finding, error, warning
-from converter.rules.engine import ConfigEntry, EngineRelease, known_releases, nested
+from converter.rules.engine import ConfigEntry, EngineRelease, EngineView, known_releases, nested
 from converter.rules.ids import NEEDS_LAYERS
 from converter.rules.targets import TargetRule, architectures, capturing_releases
 
@@ -79,6 +79,16 @@ def examine(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding:
     launch = engine.launch_options(spec)
     findings += compare(engine, spec, nested(config), _names(engine, spec), target, launch, skip_points=ids is None)
     return Examination(tuple(config), launch, ids, tuple(findings))
+
+
+def would_see(engine: EngineRelease, spec: DrafterSpec, target: Target) -> EngineView | None:
+    """What the release makes of `spec` (capture points ascending) in its own form; None where it stops instead."""
+    if any(engine.broken_limit(spec, attribute) for attribute in engine.limits):
+        return None
+    ids = engine.layer_ids(spec, target)
+    config = nested(engine.write_config(spec, ids if ids is not None else spec.capture_points))
+    names, launch = _names(engine, spec), engine.launch_options(spec)
+    return engine.view(config, names, target if ids is not None else replace(target, architecture=""), launch)
 
 
 def faults(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: Embedding) -> list[Finding]:

@@ -41,8 +41,21 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
         "aux": click.option("--aux", metavar="POINTS",
             help="Target states that feed the drafter, as trained: embed,3,31 (embed = embedding, k = output of the "
             "k-th layer, out:k = output of the 0-based layer k)."),
-        "sample": click.option("--sample", type=click.Path(path_type=Path), metavar="FILE",
-            help="Tokens with the target's hidden states (docs/samples.md) to run the drafter on."),
+        "set": click.option("--set", "given", multiple=True, metavar="FIELD=VALUE",
+            help="What the config does not say or says wrongly: norm_before_residual, norm_before_fc, fc_norm, "
+            "norm_output (true or false), rope_theta (a number)."),
+        "sample": click.option("--sample", type=click.Path(path_type=Path), metavar="FILE_OR_FOLDER",
+            help="Tokens with the target's hidden states to run the drafter on: of eagle3 sample, or a trainer's own "
+            "data (docs/samples.md)."),
+        "sample-points": click.option("--sample-points", metavar="POINTS",
+            help="Which states a sample holds that does not say so itself, as --aux names them. [default: the "
+            "drafter's, then the target's last]"),
+        "positions": click.option("--positions", type=int, metavar="N",
+            help="Look at about N positions of the sample, evenly spread; 0: at all. [default: 16384]"),
+        "prove": click.option("--prove", is_flag=True,
+            help="Without a sample: run trainer's and engine's forward pass on random states."),
+        "steps": click.option("--steps", type=int, metavar="N",
+            help="Draft steps to run. [default: what the trainer recommends, 3 at least]"),
         "device": click.option("--device", default="auto", show_default=True, metavar="auto|cpu|cuda[:n]",
             help="Where to run the sample."),
         "min-accuracy": click.option("--min-accuracy", type=click.FloatRange(0, 1), metavar="X",
@@ -67,7 +80,22 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
     return decorate
 
 
-_COMMON = ("target", "target-arch", "aux", "sample", "device", "min-accuracy", "mapping", "allow", "strict")
+_COMMON = (
+    *(
+        "target",
+        "target-arch",
+        "aux",
+        "set",
+        "sample",
+        "sample-points",
+        "positions",
+        "prove",
+        "steps",
+        "device",
+        "min-accuracy",
+    ),
+    *("mapping", "allow", "strict"),
+)
 _OUTPUT = ("report", "json", "verbose", "quiet")
 
 
@@ -100,16 +128,22 @@ def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no
 
 @eagle3.command("validate", context_settings=_CONTEXT)
 @click.argument("source", metavar="DRAFTER")
-@_options("engine", *_COMMON, *_OUTPUT)
+@_options("engine", *_COMMON)
+@click.option(
+    "--find-wiring",
+    is_flag=True,
+    help="Search the sample for the wiring that the drafter was trained with: points, flags, vocabulary map.",
+)
+@_options(*_OUTPUT)
 @_VERSION
-def validate_command(**options: Any) -> None:
+def validate_command(find_wiring: bool, **options: Any) -> None:
     """Check the drafter DRAFTER and say for each engine whether it can be served."""
     show = _Show(options)
 
     def run() -> Report:
         from converter.pipeline import validate
 
-        return validate(_request(options))
+        return validate(_request(options, find_wiring))
 
     show.run(run, "validated")
 
@@ -165,10 +199,11 @@ def engines_list_command(engine: str | None, as_json: bool) -> None:
         click.echo("\n\n".join(rules.engine_text(r) for r in releases))
 
 
-def _request(options: dict[str, Any], **more: Any) -> Request:
+def _request(options: dict[str, Any], find_wiring: bool = False, **more: Any) -> Request:
     from converter.drafter.points import parse_points
     from converter.errors import UsageError
     from converter.pipeline import Request
+    from converter.proving import Wish
     from converter.report.explain import known_codes, never_allowed
     from converter.rules import loading
 
@@ -183,20 +218,59 @@ def _request(options: dict[str, Any], **more: Any) -> Request:
             raise UsageError(f"--allow {code}: this cannot be let through, nothing right could be written")
     if options["min_accuracy"] != options["min_accuracy"]:  # NaN
         raise UsageError("--min-accuracy: expected a number from 0 to 1")
+    points = {
+        name: parse_points(options[name], f"--{name.replace('_', '-')}") if options[name] is not None else None
+        for name in ("aux", "sample_points")
+    }
     return Request(
         source=options["source"],
         engines=options["engines"],
         target=options["target"],
         target_arch=options["target_arch"],
-        aux=parse_points(options["aux"]) if options["aux"] is not None else None,
-        sample=options["sample"],
-        device=options["device"],
-        min_accuracy=options["min_accuracy"],
+        aux=points["aux"],
+        given=_given(options["given"]),
+        wish=Wish(
+            sample=options["sample"],
+            prove=options["prove"],
+            find_wiring=find_wiring,
+            sample_points=points["sample_points"],
+            positions=options["positions"],
+            steps=options["steps"],
+            device=options["device"],
+            min_accuracy=options["min_accuracy"],
+        ),
         allow=options["allow"],
         strict=options["strict"],
         command=_command(),
         **more,
     )
+
+
+_FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+
+
+def _given(words: tuple[str, ...]) -> dict[str, Any]:
+    """The fields of --set."""
+    from converter.errors import UsageError
+
+    given: dict[str, Any] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name in _FLAGS and value.lower() in ("true", "false"):
+            given[name] = value.lower() == "true"
+        elif name == "rope_theta" and _positive(value) is not None:
+            given[name] = _positive(value)
+        else:
+            raise UsageError(f"--set {word}: expected one of {', '.join(_FLAGS)}=true|false, or rope_theta=NUMBER")
+    return given
+
+
+def _positive(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value < float("inf") else None
 
 
 def _command() -> tuple[str, ...]:
@@ -358,3 +432,7 @@ def convert_main() -> None:
 def validate_main() -> None:
     """The console script `eagle3-validate`: the same as `eagle3 validate`."""
     validate_command()
+
+
+# Last: it adds its command to the group above.
+from converter.cli import sample as _sample  # noqa: E402, F401

@@ -12,8 +12,8 @@ from converter.errors import UsageError
 _WORDS = {"embed": 0, "embedding": 0}
 
 
-def parse_points(text: str) -> tuple[int, ...]:
-    """The points of `--aux`: `embed,3,31`, where `out:2` is the output of the 0-based layer 2 (point 3).
+def parse_points(text: str, option: str = "--aux") -> tuple[int, ...]:
+    """The points of an option: `embed,3,31`, where `out:2` is the output of the 0-based layer 2 (point 3).
 
     Raises UsageError where a part is none of these.
     """
@@ -28,7 +28,7 @@ def parse_points(text: str) -> tuple[int, ...]:
             points.append(int(word[4:]) + 1)
         else:
             raise UsageError(
-                f"--aux {text!r}: {part.strip()!r} is no capture point. Write 'embed' (or 0) for the embedding, "
+                f"{option} {text!r}: {part.strip()!r} is no capture point. Write 'embed' (or 0) for the embedding, "
                 "k for the output of the k-th decoder layer, out:k for the output of the 0-based layer k"
             )
     return tuple(points)

@@ -16,6 +16,8 @@ class Target:
     layers        number of decoder layers, L
     hidden_size, vocab_size, max_position_embeddings   of its text model
     rope          its rotary embedding
+    model_type    of its text model, as transformers names it
+    norm_eps      epsilon of its norms
     where         what these facts were read from
     """
 
@@ -26,4 +28,6 @@ class Target:
     vocab_size: int | None = None
     max_position_embeddings: int | None = None
     rope: Rope | None = None
+    model_type: str = ""
+    norm_eps: float | None = None
     where: str = ""

@@ -1,14 +1,17 @@
-"""The canonical drafter's forward pass, one sequence at a time.
+"""The canonical drafter's forward pass.
 
 Row i of a sequence x_0..x_T takes the token x_{i+1} together with the target's state at position i, and says
 x_{i+2} (EAGLE-3, arXiv 2503.01840; row layout as speculators 0.9.0 models/eagle3/data.py `shift_batch`).
 Step k of row i takes x_{i+1+k} with the state that step k-1 gave for the same row; it attends to the step-0 keys
 of rows <= i and to its own steps 1..k.
+
+Rows are computed in pieces of sequences; one call takes pieces of several, so that short sequences fill the matrix
+products, and a long one needs the memory of a piece and its step-0 keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -24,20 +27,31 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
 }
-_QUERY_BLOCK = 256  # query rows scored at once: memory is heads x block x rows
+PIECE = 512  # rows computed at once where the caller has no reason for another number
+_SCORES = 2**28  # attention scores held at once, should the kernel hold them at all: 1 GiB in fp32
 
 
 @dataclass
-class _Keys:
-    """One layer's keys and values: of step 0 [T, kv, D], and of each further step [T, kv, D]."""
+class History:
+    """Step-0 keys and values of the rows of one sequence so far: per layer [rows, kv heads, head_dim]."""
 
-    keys: list[Tensor] = field(default_factory=list)
-    values: list[Tensor] = field(default_factory=list)
+    keys: dict[int, Tensor] = field(default_factory=dict)
+    values: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows start..start+count-1 of one sequence; `history` holds those before and takes these in at step 0."""
+
+    start: int
+    count: int
+    history: History = field(default_factory=History)
 
 
 class DraftModel:
-    """A drafter of `spec` with `weights` (canonical name -> fp32 tensor; shapes as drafter/layout.py says).
+    """A drafter of `spec` with `weights` (canonical name -> tensor of one dtype; shapes as drafter/layout.py says).
 
+    Norms and logits are computed in fp32, everything else in the dtype of the weights.
     Raises NotComputable where the spec has a part that this pass does not know.
     """
 
@@ -46,36 +60,28 @@ class DraftModel:
             raise NotComputable(f"the activation {spec.hidden_act}")
         self.spec = spec
         self.weights = weights
-        self.device = weights["fc.weight"].device
+        self.device, self.dtype = weights["fc.weight"].device, weights["fc.weight"].dtype
         inverse, self._rope_scale = frequencies(spec.rope, spec.head_dim)
         self._inverse = inverse.to(self.device)
 
     @torch.inference_mode()
     def run(self, embeds: Tensor, states: Tensor, steps: int) -> list[Tensor]:
-        """Logits over the draft vocabulary of steps 0..steps-1, each [T-1-k, Vd]; later steps are teacher-forced.
+        """Logits over the draft vocabulary of steps 0..steps-1 of one sequence, each [T-1-k, Vd]; teacher-forced.
 
         embeds  [T, H]     embedding rows of x_0..x_{T-1}
         states  [T, n*Ht]  the target's states at the capture points, side by side, in the order of fc's blocks
         """
         rows = embeds.shape[0] - 1
-        hidden = self._combine(states[:rows])
-        cache = [_Keys() for _ in range(self.spec.num_hidden_layers)]
-        logits = []
-        for step in range(min(steps, rows)):
-            # Rows whose token lies past the end have no step k; they are cut everywhere from here on.
-            rows = embeds.shape[0] - 1 - step
-            tokens = embeds[1 + step : 1 + step + rows]
-            hidden = self._layers(tokens, hidden[:rows], step, cache)
-            normed = self._norm(hidden, "norm.weight")
-            logits.append(normed @ self._head().T)
-            hidden = normed if self.spec.norm_output else hidden
-        return logits
+        history, parts = History(), []
+        for start in range(0, rows, PIECE):
+            piece = Piece(start, min(PIECE, rows - start), history)
+            tokens = [window(embeds, start + 1 + k, piece.count) for k in range(min(steps, rows))]
+            combined = self.combine(states[start : start + piece.count])
+            parts.append([self.logits(n) for n in self.steps(combined, tokens, [piece])])
+        return [torch.cat(step)[: rows - k] for k, step in enumerate(zip(*parts, strict=True))]
 
-    def _head(self) -> Tensor:
-        return self.weights["embed_tokens.weight" if self.spec.tie_word_embeddings else "lm_head.weight"]
-
-    def _combine(self, states: Tensor) -> Tensor:
-        """[T, n*Ht] -> [T, H]: the norms before fc, then fc."""
+    def combine(self, states: Tensor) -> Tensor:
+        """[N, n*Ht] -> [N, H]: the norms before fc, then fc."""
         if self.spec.norm_before_fc:
             states = self._norm(states, "input_norm.weight")
         if self.spec.fc_norm:
@@ -83,65 +89,126 @@ class DraftModel:
             states = torch.cat([self._norm(s, f"fc_norm.{j}.weight") for j, s in enumerate(parts)], dim=-1)
         return self._linear(states, "fc")
 
-    def _layers(self, tokens: Tensor, hidden: Tensor, step: int, cache: list[_Keys]) -> Tensor:
-        """One pass through all layers: [T, H] -> [T, H] before the final norm."""
-        for i, keys in enumerate(cache):
+    def steps(self, combined: Tensor, tokens: Sequence[Tensor], pieces: Sequence[Piece]) -> Iterator[Tensor]:
+        """What the head takes at each step, [N, H]; one step for each entry of `tokens`.
+
+        combined  [N, H]  the states after fc, the rows of all pieces one after another
+        tokens    per step k [N, H]: the embedding of x_{i+1+k} for each row i
+        """
+        count = sum(piece.count for piece in pieces)
+        positions = torch.cat([torch.arange(p.start, p.start + p.count) for p in pieces]).to(self.device)
+        assert combined.shape[0] == count
+        chains: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(self.spec.num_hidden_layers)]
+        hidden = combined
+        for step, embeds in enumerate(tokens):
+            hidden = self._layers(embeds, hidden, positions + 1 + step, chains, pieces)
+            normed = self._norm(hidden, "norm.weight")
+            yield normed
+            hidden = normed if self.spec.norm_output else hidden
+
+    def logits(self, normed: Tensor) -> Tensor:
+        """[N, H] -> [N, Vd] in fp32."""
+        head = self.weights["embed_tokens.weight" if self.spec.tie_word_embeddings else "lm_head.weight"]
+        return F.linear(normed, head).float()
+
+    def _layers(
+        self,
+        tokens: Tensor,
+        hidden: Tensor,
+        positions: Tensor,
+        chains: Sequence[list[tuple[Tensor, Tensor]]],
+        pieces: Sequence[Piece],
+    ) -> Tensor:
+        """One pass through all layers: [N, H] -> [N, H] before the final norm."""
+        angles = positions[:, None] * self._inverse
+        cos = (torch.cat([angles, angles], dim=-1).cos()[:, None] * self._rope_scale).to(self.dtype)
+        sin = (torch.cat([angles, angles], dim=-1).sin()[:, None] * self._rope_scale).to(self.dtype)
+        for i in range(self.spec.num_hidden_layers):
             name = f"layers.{i}"
             normed = self._norm(hidden, f"{name}.hidden_norm.weight" if i == 0 else f"{name}.input_layernorm.weight")
             residual = hidden
             if i == 0:
                 residual = normed if self.spec.norm_before_residual else hidden
                 normed = torch.cat([self._norm(tokens, f"{name}.input_layernorm.weight"), normed], dim=-1)
-            hidden = residual + self._attention(normed, f"{name}.self_attn", step, keys, self.spec.layer_windows[i])
+            q, k, v = self._heads(normed, f"{name}.self_attn")
+            chains[i].append((rotate(k, cos, sin), v))
+            attended = self._attention(rotate(q, cos, sin), chains[i], pieces, i)
+            hidden = residual + self._linear(attended, f"{name}.self_attn.o_proj")
             normed = self._norm(hidden, f"{name}.post_attention_layernorm.weight")
             gate = _ACTIVATIONS[self.spec.hidden_act](self._linear(normed, f"{name}.mlp.gate_proj"))
             up = self._linear(normed, f"{name}.mlp.up_proj")
             hidden = hidden + self._linear(gate * up, f"{name}.mlp.down_proj")
         return hidden
 
-    def _attention(self, x: Tensor, name: str, step: int, keys: _Keys, window: int | None) -> Tensor:
-        rows, dim = x.shape[0], self.spec.head_dim
-        q = self._linear(x, f"{name}.q_proj").view(rows, self.spec.num_attention_heads, dim)
-        k = self._linear(x, f"{name}.k_proj").view(rows, self.spec.num_key_value_heads, dim)
-        v = self._linear(x, f"{name}.v_proj").view(rows, self.spec.num_key_value_heads, dim)
+    def _heads(self, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
+        """[N, H or 2H] -> q [N, heads, D], k and v [N, kv heads, D], before rotation."""
+        q = self._linear(x, f"{name}.q_proj").view(len(x), self.spec.num_attention_heads, -1)
+        k = self._linear(x, f"{name}.k_proj").view(len(x), self.spec.num_key_value_heads, -1)
+        v = self._linear(x, f"{name}.v_proj").view(len(x), self.spec.num_key_value_heads, -1)
         if self.spec.qk_norm:
             q, k = self._norm(q, f"{name}.q_norm.weight"), self._norm(k, f"{name}.k_norm.weight")
-        angles = torch.arange(1 + step, 1 + step + rows, device=x.device)[:, None] * self._inverse
-        cos = torch.cat([angles, angles], dim=-1).cos()[:, None] * self._rope_scale
-        sin = torch.cat([angles, angles], dim=-1).sin()[:, None] * self._rope_scale
-        groups = self.spec.num_attention_heads // self.spec.num_key_value_heads
-        keys.keys.append(rotate(k, cos, sin).repeat_interleave(groups, dim=1))
-        keys.values.append(v.repeat_interleave(groups, dim=1))
-        q = rotate(q, cos, sin) * dim**-0.5
-        blocks = [
-            self._attend(q[start : start + _QUERY_BLOCK], start, keys, window) for start in range(0, rows, _QUERY_BLOCK)
-        ]
-        return self._linear(torch.cat(blocks).reshape(rows, -1), f"{name}.o_proj")
+        return q, k, v
 
-    @staticmethod
-    def _attend(q: Tensor, start: int, keys: _Keys, window: int | None) -> Tensor:
-        """q [B, heads, D] of rows start..start+B-1 -> [B, heads, D].
+    def _attention(
+        self, q: Tensor, chain: Sequence[tuple[Tensor, Tensor]], pieces: Sequence[Piece], layer: int
+    ) -> Tensor:
+        """q [N, heads, D] -> [N, heads * D]; `chain` has the keys and values of steps 0..k of these rows."""
+        outs, offset = [], 0
+        for piece in pieces:
+            rows = slice(offset, offset + piece.count)
+            own = [(k[rows], v[rows]) for k, v in chain]
+            if len(own) == 1:
+                _remember(piece.history, layer, *own[0])
+            outs.append(self._attend(q[rows], own[1:], piece, layer))
+            offset += piece.count
+        return torch.cat(outs)
 
-        The first columns of the scores are the step-0 keys of rows <= the query's, within the window (which
-        counts the query's own row, as in speculators 0.9.0 models/attention.py); the last are the own chain.
+    def _attend(self, q: Tensor, own: Sequence[tuple[Tensor, Tensor]], piece: Piece, layer: int) -> Tensor:
+        """q [B, heads, D] -> [B, heads * D].
+
+        A row sees the step-0 keys of rows up to itself, within the window (which counts the row itself, as in
+        speculators 0.9.0 models/attention.py), and always its own later steps.
         """
-        end = start + q.shape[0]
-        row = torch.arange(start, end, device=q.device)[:, None]
-        column = torch.arange(end, device=q.device)
-        hidden = column > row
+        window = self.spec.layer_windows[layer]
+        first = 0 if window is None else max(0, piece.start - window + 1)
+        end = piece.start + piece.count
+        row = torch.arange(piece.start, end, device=q.device)[:, None]
+        column = torch.arange(first, end, device=q.device)
+        seen = column <= row
         if window is not None:
-            hidden |= column <= row - window
-        scores = torch.einsum("qhd,khd->qhk", q, keys.keys[0][:end]).masked_fill(hidden[:, None], float("-inf"))
-        own = [(q * k[start:end]).sum(-1, keepdim=True) for k in keys.keys[1:]]
-        weights = torch.cat([scores, *own], dim=-1).softmax(dim=-1)
-        out = torch.einsum("qhk,khd->qhd", weights[..., :end], keys.values[0][:end])
-        for j, v in enumerate(keys.values[1:]):
-            out = out + weights[..., end + j, None] * v[start:end]
-        return out
+            seen &= column > row - window
+        seen = torch.cat([seen, *(torch.eye(piece.count, dtype=torch.bool, device=q.device) for _ in own)], dim=1)
+        keys = torch.cat([piece.history.keys[layer][first:end], *(k for k, _ in own)]).transpose(0, 1)[None]
+        values = torch.cat([piece.history.values[layer][first:end], *(v for _, v in own)]).transpose(0, 1)[None]
+        queries = max(1, _SCORES // (self.spec.num_attention_heads * keys.shape[2]))
+        outs = [
+            F.scaled_dot_product_attention(
+                q[start : start + queries].transpose(0, 1)[None],
+                keys,
+                values,
+                attn_mask=seen[start : start + queries],
+                scale=self.spec.head_dim**-0.5,
+                enable_gqa=True,
+            )
+            for start in range(0, piece.count, queries)
+        ]
+        return torch.cat(outs, dim=2)[0].transpose(0, 1).reshape(piece.count, -1)
 
     def _linear(self, x: Tensor, name: str) -> Tensor:
         return F.linear(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
-        scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.spec.rms_norm_eps)
-        return x * scale * self.weights[name]
+        wide = x.float()
+        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.spec.rms_norm_eps)
+        return (wide * scale).to(self.dtype) * self.weights[name]
+
+
+def _remember(history: History, layer: int, keys: Tensor, values: Tensor) -> None:
+    for kept, new in ((history.keys, keys), (history.values, values)):
+        kept[layer] = torch.cat([kept[layer], new]) if layer in kept else new
+
+
+def window(rows: Tensor, start: int, count: int) -> Tensor:
+    """rows[start : start + count], filled up with zeros past the end: such rows are computed and not looked at."""
+    part = rows[start : start + count]
+    return part if len(part) == count else F.pad(part, (0, 0, 0, count - len(part)))

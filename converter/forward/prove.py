@@ -1,272 +1,365 @@
-"""Proof on a sample: the reference forward of the input against the engine's forward of the staged output.
+"""Proof: the trainer's forward of the input against each engine's forward of its files, and the wiring on a sample.
 
 Reference: the canonical drafter with the input's bytes. Engine: the files as written, read back and put together
 by the engine's rules (names it drops stay unloaded, flags it ignores are ignored, ids select what they select, its
-choice of embedding). Both in fp32.
+choice of embedding). How far a proof reaches: docs/design.md, "Proof".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
-from converter.checkpoint.reader import Checkpoint
 from converter.drafter.drafter import Drafter
-from converter.drafter.layout import expected_tensors
-from converter.drafter.spec import DrafterSpec
-from converter.drafter.vocab import VocabularyMap
-from converter.errors import UsageError
-from converter.findings import Finding, error
+from converter.drafter.spec import DrafterSpec, differences
+from converter.drafter.vocab import read_both_ways
+from converter.findings import Finding
+from converter.forward import proof_findings as findings_of
+from converter.forward.anchor import Anchors, anchor
+from converter.forward.contrast import Contrast
+from converter.forward.device import dtype_for
+from converter.forward.evaluate import Evaluation, Side, evaluate
 from converter.forward.model import DraftModel
 from converter.forward.rope import NotComputable
-from converter.forward.sample import Sample, SampleSequence, embeddings
-from converter.forward.weights import weights_of
+from converter.forward.sample import Sample
+from converter.forward.scores import Scores, score
+from converter.forward.scores import as_json as scores_json
+from converter.forward.search import Alternatives, Judge, Judgement
+from converter.forward.sides import EngineFiles, Surroundings, engine, reference, target_embedding
+from converter.forward.states import States, random_states
+from converter.forward.target_head import TargetHead
+from converter.forward.weights import EMBEDDING
+from converter.forward.wiring import Wiring, declared, flippable
+from converter.target_weights import TargetWeights
 
+Level = Literal["none", "agreement", "sample", "anchored", "measured"]
+
+# Logits, reference against engine. The same sums in another order differ by 1e-5 in fp32; in bf16 the whole drafter
+# is off by up to 0.31 (docs/metrics.md).
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5}
 STEPS = 3
-TOLERANCE = 1e-3  # logits, fp32; the same sums in another order differ by about 1e-5
+_RANDOM = (96, 96)  # tokens of each sequence of random states
 _ENOUGH = 100  # positions of which a drafter that was trained at all gets some right
 
 
 @dataclass(frozen=True)
-class Scores:
-    """right[k]: rows right at all steps 0..k, against the target's choice over its full vocabulary.
+class Question:
+    """What is to be proved and on what.
 
-    rows[k]: rows that step k is scored on.
+    refused        engines that cannot serve it: what that would cost is measured, and nothing is proved of them
+    sample         None: random states, which show agreement and nothing else
+    target         embedding, head and norm of the target where they are at hand
+    layers         of the target, None where unknown
+    steps          draft steps to run
+    find_wiring    search for the trained wiring
+    points_known   False where the drafter's points only stand in for those to be found
     """
 
-    right: tuple[int, ...]
-    rows: tuple[int, ...]
+    drafter: Drafter
+    engines: Sequence[EngineFiles]
+    refused: Sequence[EngineFiles]
+    sample: Sample | None
+    target: TargetWeights | None
+    head: TargetHead | None
+    layers: int | None
+    device: torch.device
+    steps: int = STEPS
+    min_accuracy: float | None = None
+    find_wiring: bool = False
+    points_known: bool = True
 
-    @property
-    def accuracy(self) -> tuple[float, ...]:
-        return tuple(a / b for a, b in zip(self.right, self.rows, strict=True) if b)
+
+@dataclass(frozen=True)
+class Agreement:
+    """Of one engine: the largest difference of logits, and the share of rows that name another token."""
+
+    engine: str
+    difference: float
+    changed: float
+
+    def as_json(self) -> dict[str, Any]:
+        return {"engine": self.engine, "largest_logit_difference": self.difference, "choices_changed": self.changed}
 
 
 @dataclass(frozen=True)
 class Proof:
     """What was measured.
 
-    level       none or agreement (docs/design.md, "Proof")
-    difference  largest absolute difference of logits, reference against engine, over steps 0..2
-    embedding   whose embedding rows the engine's forward used
+    level       how far it reaches
+    scores      of the engine's forward, of the trainer's where no engine's was run; None on random states
+    agreements  one per engine whose forward was run
+    embedding   whose embedding rows the scored forward used
+    judgement   the neighbours of the declared wiring, or what a search found
+    costs       engine that cannot serve it, and what it would do to the drafts
     """
 
-    level: str
-    scores: Scores | None
-    difference: float | None
-    sequences: int
-    device: str
-    embedding: str
+    level: Level
     findings: tuple[Finding, ...]
+    device: str
+    scores: Scores | None = None
+    agreements: tuple[Agreement, ...] = ()
+    sequences: int = 0
+    embedding: str = ""
+    anchors: Anchors | None = None
+    judgement: Judgement | None = None
+    searched: bool = False
+    declared: Wiring | None = None
+    costs: tuple[tuple[str, Finding], ...] = ()
+
+    @property
+    def difference(self) -> float | None:
+        return max((a.difference for a in self.agreements), default=None)
 
 
-@dataclass(frozen=True)
-class EngineSide:
-    """The output as an engine release sees it; `names` is canonical -> name in `checkpoint`."""
-
-    label: str
-    spec: DrafterSpec
-    checkpoint: Checkpoint
-    names: Mapping[str, str]
-    takes_target_embedding: bool
-
-
-def choose_device(wanted: str) -> torch.device:
-    """auto: CUDA where there is one, else CPU. Raises UsageError where the device does not exist."""
-    if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def prove(question: Question, advance: Callable[[int], None] = lambda rows: None) -> Proof:
+    """Run all forwards, hold them against each other, score them, and judge the wiring."""
+    drafter, sample, device = question.drafter, question.sample, question.device
+    sequences: Sequence[States] = sample.sequences if sample is not None else _random(question)
+    rows = question.target.embedding if question.target is not None else None
+    around = Surroundings(sequences, rows, device, dtype_for(device))
     try:
-        device = torch.device(wanted)
-        if device.type not in ("cpu", "cuda"):
-            raise UsageError(f"--device {wanted}: expected auto, cpu, cuda or cuda:n")
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as problem:
-        raise UsageError(f"--device {wanted}: {str(problem).splitlines()[0]}") from problem
-    return device
-
-
-def prove(
-    drafter: Drafter, engine: EngineSide | None, sample: Sample, device: torch.device, min_accuracy: float | None
-) -> Proof:
-    """Run the sample through both forwards (through the reference alone where `engine` is None) and score it."""
-    if drafter.quantised:
-        return _not_proved("quantised weights", device)
-    try:
-        reference = _Runner(drafter.spec, drafter.checkpoint, drafter.tensors, device)
-        staged = None if engine is None else _Runner(engine.spec, engine.checkpoint, engine.names, device)
+        first = reference(drafter, around)
     except NotComputable as problem:
-        return _not_proved(str(problem), device)
-    own_rows = reference.weights.get("embed_tokens.weight")
-    if own_rows is None and 0 not in sample.points:
-        return _not_proved("embedding rows: neither the drafter nor the sample (point 0) has them", device)
-    target_rows = engine is not None and engine.takes_target_embedding and 0 in sample.points
-    unseen = engine is not None and engine.takes_target_embedding and not target_rows
-    if unseen and own_rows is not None and drafter.embedding != "target's":
-        return _not_proved(
-            "the target's embedding, which the engine uses: give --target with its weights or point 0 in the sample",
-            device,
-        )
-    to_target = _target_ids(drafter.vocab, device)
-    right, rows = [0] * STEPS, [0] * STEPS
-    difference: float | None = None
-    embedding_gap, finite = 0.0, True
-    for sequence in sample.sequences:
-        embeds = embeddings(sequence, own_rows, device)
-        assert embeds is not None
-        logits = reference.logits(sequence, embeds)
-        if staged is not None:
-            theirs = sequence.state(0).to(device) if target_rows else embeds
-            embedding_gap = max(embedding_gap, _largest(embeds - theirs))
-            engine_logits = staged.logits(sequence, theirs)
-            gap = max((_largest(a - b) for a, b in zip(logits, engine_logits, strict=True)), default=0.0)
-            difference = max(difference or 0.0, gap)
-            logits = engine_logits
-        finite = finite and all(bool(step.isfinite().all()) for step in logits)
-        _score(sequence, logits, to_target, right, rows)
-    if not finite:
-        return Proof("none", None, None, 0, str(device), "", (_not_finite(),))
-    findings = []
-    if engine is not None and difference is not None and difference > TOLERANCE:
-        findings.append(_disagrees(engine, difference, embedding_gap))
-    scores = Scores(tuple(right), tuple(rows))
-    if min_accuracy is not None and scores.accuracy[0] < min_accuracy:
-        findings.append(_too_low(scores, min_accuracy))
+        return Proof("none", (findings_of.not_computable(str(problem)),), str(device))
+    found: list[Finding] = []
+    runs: list[_Run] = []
+    for files in (*question.engines, *question.refused):
+        same = next((run for run in runs if _computes_the_same(files, run.files)), None)
+        try:
+            _needs_states(files, sequences)
+            runs.append(_Run(files, same.side if same else engine(files, drafter, first, around), same))
+        except NotComputable as problem:
+            if files in question.engines:
+                found.append(findings_of.not_computable(str(problem), files.engine))
+    alone = [run for run in runs if run.same is None]
+    trained, *evaluations = evaluate([first, *(run.side for run in alone)], sequences, question.steps, advance)
+    if not all(e.finite for e in (trained, *evaluations)):
+        return Proof("none", (findings_of.not_finite(),), str(device))
+    for run, evaluation in zip(alone, evaluations, strict=True):
+        run.evaluation = evaluation
+    agreements, costs, served = [], [], []
+    for run in runs:
+        evaluation = run.result
+        difference, proved = evaluation.difference, run.files in question.engines
+        if proved:
+            served.append((run.side, evaluation))
+            changed = difference.choices / max(difference.rows, 1)
+            agreements.append(Agreement(run.files.engine, difference.logits, changed))
+        if difference.logits > TOLERANCE[around.dtype] or _names_others(first, run.side):
+            side = replace(run.side, label=run.files.engine)
+            finding = _disagreement(question, around, first, side, trained, evaluation)
+            found += [finding] if proved else []
+            costs += [] if proved else [(run.files.engine, finding)]
+    scored_side, scored = served[0] if served else (first, trained)
+    agree = bool(served) and not found
+    proof = Proof(
+        "agreement" if agree else "none",
+        tuple(found),
+        str(device),
+        agreements=tuple(agreements),
+        sequences=len(sequences),
+        embedding=scored_side.embedding.whose,
+        costs=tuple(costs),
+    )
+    return proof if sample is None else _on_sample(question, proof, sample, around, first, scored)
+
+
+@dataclass
+class _Run:
+    """An engine's side; `same` is an earlier one that computes the same, so that it is run once."""
+
+    files: EngineFiles
+    side: Side
+    same: _Run | None
+    evaluation: Evaluation | None = None
+
+    @property
+    def result(self) -> Evaluation:
+        found = (self.same or self).evaluation
+        assert found is not None
+        return found
+
+
+def _computes_the_same(a: EngineFiles, b: EngineFiles) -> bool:
+    specs = [replace(f.spec, origins={}) for f in (a, b)]
+    return specs[0] == specs[1] and replace(a, engine="", spec=specs[0]) == replace(b, engine="", spec=specs[0])
+
+
+def _on_sample(
+    question: Question, proof: Proof, sample: Sample, around: Surroundings, first: Side, scored: Evaluation
+) -> Proof:
+    """The scores, the neighbours of the wiring and the sample's anchors; the level that they reach."""
+    found = list(proof.findings)
+    in_draft = torch.zeros(first.vocab_size, dtype=torch.bool)
+    in_draft[first.to_target] = True
+    scores = score(scored.outcomes, in_draft=in_draft)
+    judge = Judge(first, sample.sequences, question.steps, _alternatives(question, around, first, sample))
+    wiring = declared(first.model.spec)
+    judgement = judge.find() if question.find_wiring else judge.neighbours(wiring)
+    problems = findings_of.of_wiring(judgement, wiring, question.find_wiring, question.points_known)
+    if question.min_accuracy is not None and scores.accuracy[0] < question.min_accuracy:
+        found.append(findings_of.too_low(scores, question.min_accuracy))
     if not scores.right[0] and scores.rows[0] >= _ENOUGH:
-        findings.append(_never_right(scores.rows[0]))
-    agrees = engine is not None and not any(f.code == "N102" for f in findings)
-    source = "the target's (point 0 of the sample)" if target_rows or own_rows is None else "the drafter's own"
-    level = "agreement" if agrees else "none"
-    return Proof(level, scores, difference, len(sample.sequences), str(device), source, tuple(findings))
-
-
-class _Runner:
-    """A model and the states that it takes from a sample."""
-
-    def __init__(
-        self, spec: DrafterSpec, checkpoint: Checkpoint, names: Mapping[str, str], device: torch.device
-    ) -> None:
-        self.weights = weights_of(spec, checkpoint, names, device)
-        for name, expected in expected_tensors(spec).items():
-            weight = self.weights.get(name)
-            if weight is None and not expected.optional:
-                raise NotComputable(f"{name}, which is left at its initial value")
-            if weight is not None and tuple(weight.shape) != expected.shape:
-                raise NotComputable(f"{name}, which has another shape than the config implies")
-        self._model = DraftModel(spec, self.weights)
-        self._points = spec.capture_points
-        self._device = device
-
-    def logits(self, sequence: SampleSequence, embeds: Tensor) -> list[Tensor]:
-        states = torch.cat([sequence.state(p) for p in self._points], dim=-1).to(self._device)
-        return self._model.run(embeds, states, STEPS)
-
-
-def _target_ids(vocabulary: VocabularyMap | None, device: torch.device) -> Tensor | None:
-    return None if vocabulary is None else torch.from_numpy(vocabulary.ids).to(device)
-
-
-def _score(
-    sequence: SampleSequence, logits: list[Tensor], to_target: Tensor | None, right: list[int], rows: list[int]
-) -> None:
-    """Row i of step k is right where it names the target's choice after position i+1+k."""
-    correct: Tensor | None = None
-    for step, step_logits in enumerate(logits):
-        choice = step_logits.argmax(-1)
-        choice = choice if to_target is None else to_target[choice]
-        first = 1 + step
-        hit = choice == sequence.target_next[first:].to(choice.device)
-        correct = hit if correct is None else correct[: len(hit)] & hit
-        counts = sequence.counts[first:].to(choice.device)
-        right[step] += int((correct & counts).sum())
-        rows[step] += int(counts.sum())
-
-
-def _largest(gap: Tensor) -> float:
-    """The largest absolute value, 0 of nothing; what is not a number counts as infinite."""
-    return float(gap.abs().nan_to_num(float("inf")).max()) if gap.numel() else 0.0
-
-
-def _not_proved(what: str, device: torch.device) -> Proof:
-    finding = error(
-        "N104",
-        f"the forward pass cannot be computed: {what}",
-        why="without it nothing is proved; convert without --sample to go on unproved",
-    )
-    return Proof("none", None, None, 0, str(device), "", (finding,))
-
-
-def _not_finite() -> Finding:
-    return error(
-        "N103",
-        "the drafter computes values that are no numbers on this sample",
-        where="logits",
-        found="NaN or infinity",
-        why="a weight or a state of the sample is NaN or infinite, or overflows; no draft token means anything then",
+        found.append(findings_of.never_right(scores.rows[0]))
+    elif _no_better_than_frequencies(scored, first.vocab_size):
+        found.append(findings_of.no_better_than_frequencies(scores))
+    elif judgement.control.verdict != "worse" and judgement.positions >= _ENOUGH:
+        found.append(findings_of.states_do_not_matter(judgement.control))
+    embedding = question.target.embedding if question.target is not None else None
+    anchors = anchor(sample, embedding, question.head, question.layers)
+    level = proof.level
+    if level == "agreement" and not found and not problems:
+        level = "sample"
+        if anchors.anchored:
+            level = "measured" if sample.captured and sample.fingerprint else "anchored"
+    return replace(
+        proof,
+        level=level,
+        findings=(*found, *problems),
+        scores=scores,
+        anchors=anchors,
+        judgement=judgement,
+        searched=question.find_wiring,
+        declared=wiring,
     )
 
 
-def _disagrees(engine: EngineSide, difference: float, embedding_gap: float) -> Finding:
-    if embedding_gap > 0:
-        return error(
-            "N102",
-            f"{engine.label} would compute other logits than the trainer: it uses the target's embedding",
-            where="embed_tokens.weight",
-            found=f"rows differ by up to {embedding_gap:.3g} from point 0 of the sample, logits by {difference:.3g}",
-            expected=f"logits within {TOLERANCE:g}",
-            why="the drafter's embedding was trained further, and this engine replaces it by the target's",
-        )
-    return error(
-        "N102",
-        f"{engine.label} would compute other logits than the trainer",
-        found=f"logits differ by up to {difference:.3g}",
-        expected=f"at most {TOLERANCE:g}",
-        why="the converted drafter is not the one that was trained",
-    )
+def _random(question: Question) -> Sequence[States]:
+    spec = question.drafter.spec
+    points = {*spec.capture_points, *(p for files in question.engines for p in files.spec.capture_points)}
+    return random_states(points, spec.target_hidden_size, spec.vocab_size, _RANDOM)
 
 
-def _never_right(rows: int) -> Finding:
-    return error(
-        "N105",
-        f"the drafter is right at none of {rows:,} positions",
-        where="step 0",
-        why="it is not trained, damaged, or of another target; the engine would compute it as it is, and reject it",
-        fix=("check that the checkpoint is the trained one, and that the sample is of its target",),
-    )
+def _needs_states(files: EngineFiles, sequences: Sequence[States]) -> None:
+    missing = set(files.spec.capture_points) - set(sequences[0].points)
+    if missing:
+        raise NotComputable(f"capture points {sorted(missing)}, which {files.engine} feeds and the sample lacks")
 
 
-def _too_low(scores: Scores, least: float) -> Finding:
-    return error(
-        "N101",
-        f"step-0 accuracy is {scores.accuracy[0]:.1%}, below --min-accuracy {least:.1%}",
-        where="--min-accuracy",
-        found=f"{scores.right[0]:,} of {scores.rows[0]:,} positions",
-        expected=f"at least {least:.1%}",
-        why="the wiring may not be the one it was trained with, or the drafter is that weak",
-        fix=("compare with the training run: its capture points (--aux), and its own validation accuracy",),
-    )
+def _names_others(first: Side, side: Side) -> bool:
+    return not torch.equal(first.to_target, side.to_target)
+
+
+def _alternatives(question: Question, around: Surroundings, first: Side, sample: Sample) -> Alternatives:
+    """What the wiring can be varied by on this sample."""
+    drafter = question.drafter
+    embeddings = {}
+    targets = target_embedding(around)
+    if targets is not None and EMBEDDING in drafter.tensors and drafter.embedding != "target's":
+        embeddings["the target's"] = targets
+    return Alternatives(sample.points, flippable(drafter.tensors), _other_maps(drafter), embeddings)
+
+
+def _other_maps(drafter: Drafter) -> dict[str, torch.Tensor]:
+    """The vocabulary map as others read it: d2t in its other form where that is a map at all, and no map."""
+    if drafter.vocab is None or drafter.vocab.identity:
+        return {}
+    spec, maps = drafter.spec, {"ignored": torch.arange(drafter.spec.draft_vocab_size)}
+    stored = drafter.tensors.get("d2t")
+    if stored is not None:
+        for form, reading in read_both_ways(
+            drafter.checkpoint.read(stored).astype("int64"), None, spec.vocab_size
+        ).items():
+            if not reading.out_of_range and form != drafter.vocab.source:
+                maps[f"read as {form}"] = torch.from_numpy(reading.ids)
+    return maps
+
+
+def _no_better_than_frequencies(scored: Evaluation, vocab_size: int) -> bool:
+    """Whether the drafter says no more of the labels than how often each occurs in the sample (step 0).
+
+    The frequencies of each row leave its own label out, so that no label speaks for itself.
+    """
+    outcomes = scored.outcomes
+    labels = torch.cat([o.labels(0)[o.counted(0)] for o in outcomes])
+    if len(labels) < _ENOUGH:
+        return False
+    counts = torch.bincount(labels, minlength=vocab_size).double()
+    known = int((counts > 0).sum())
+    contrast = Contrast()
+    for number, outcome in enumerate(outcomes):
+        kept = outcome.counted(0)
+        others = counts[outcome.labels(0)[kept]] - 1
+        frequency = ((others + 0.5) / (len(labels) - 1 + 0.5 * known)).log()
+        given = outcome.likelihood[0, : outcome.rows(0)][kept]
+        contrast.add(frequency - given, torch.full((int(kept.sum()),), number))
+    return contrast.verdict != "worse"
+
+
+def _disagreement(
+    question: Question, around: Surroundings, first: Side, side: Side, trained: Evaluation, served: Evaluation
+) -> Finding:
+    """Name the rules behind a difference: each field that the engine computes otherwise, alone in the reference."""
+    spec, theirs = first.model.spec, side.model.spec
+    costs: list[findings_of.Cost] = []
+    sample = question.sample
+    for name in differences(spec, replace(theirs, dtype=spec.dtype)):
+        if name == "capture_points" and sorted(theirs.capture_points) == sorted(spec.capture_points):
+            continue  # the blocks of fc were permuted alike
+        try:
+            changed = _with(spec, name, theirs)
+            variant = Side(name, DraftModel(changed, first.model.weights), changed.capture_points, first.embedding,
+                           first.to_target, first.vocab_size)  # fmt: skip
+            [_, alone] = evaluate([first, variant], around.sequences, question.steps)
+        except (NotComputable, KeyError, RuntimeError):  # another shape: no forward of the same weights
+            costs.append(findings_of.Cost(name, getattr(spec, name), getattr(theirs, name), None, None))
+            continue
+        if alone.difference.logits > TOLERANCE[around.dtype]:
+            scores = score(alone.outcomes) if sample is not None else None
+            costs.append(
+                findings_of.Cost(name, getattr(spec, name), getattr(theirs, name), alone.difference.logits, scores)
+            )
+    embedding_gap = 0.0
+    if side.embedding is not first.embedding:
+        for sequence in around.sequences:
+            count = len(sequence.tokens)
+            gap = first.embedding.rows(sequence, 0, count) - side.embedding.rows(sequence, 0, count)
+            embedding_gap = max(embedding_gap, float(gap.abs().max()))
+    before = score(trained.outcomes) if sample is not None else None
+    after = score(served.outcomes) if sample is not None else None
+    return findings_of.disagrees(
+        side.label, served.difference, TOLERANCE[around.dtype], costs, embedding_gap, _names_others(first, side),
+        before, after,
+    )  # fmt: skip
+
+
+def _with(spec: DrafterSpec, name: str, theirs: DrafterSpec) -> DrafterSpec:
+    return replace(spec, **{name: getattr(theirs, name)})
 
 
 def as_json(proof: Proof, sample: Sample | None) -> dict[str, Any]:
     """The `proof` object of report and seal."""
-    scores = proof.scores
+    anchors = proof.anchors
     return {
         "level": proof.level,
         "sample": None
         if sample is None
-        else {"path": str(sample.path), "sequences": proof.sequences, "points": list(sample.points)},
-        "scores": None
-        if scores is None
         else {
-            "definition": "rows right at all steps 0..k against the target's choice over its full vocabulary",
-            "right": list(scores.right),
-            "rows": list(scores.rows),
-            "accuracy": list(scores.accuracy),
+            "path": str(sample.path),
+            "form": sample.form,
+            "labels": sample.labels,
+            "sequences": proof.sequences,
+            "points": list(sample.points),
+            "target_fingerprint": sample.fingerprint,
         },
+        "scores": None if proof.scores is None else scores_json(proof.scores),
         "largest_logit_difference": proof.difference,
+        "engines": [a.as_json() for a in proof.agreements],
         "embedding": proof.embedding,
         "device": proof.device,
+        "anchors": None
+        if anchors is None
+        else {
+            "embedding": anchors.embedding,
+            "last": anchors.last,
+            "anchored": anchors.anchored,
+            "words": list(anchors.words),
+        },
+        "wiring": None if proof.judgement is None else {"searched": proof.searched, **proof.judgement.as_json()},
     }
+
+
+__all__ = ["Proof", "Question", "as_json", "prove"]

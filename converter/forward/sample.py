@@ -1,52 +1,87 @@
-"""Samples: tokens with the target's hidden states for them, in this project's own format.
+"""Samples: tokens with the target's hidden states for them, held against the drafter.
 
-A safetensors file with, for each sequence k: `sK.input_ids` [T], `sK.hidden_states` [P, T, Ht], `sK.loss_mask` [T]
-(1 = a token that counts) and `sK.target_next` (or `target_greedy_next`) [T], the target's choice over its full
-vocabulary after each position. The metadata key `capture_points` says which point each of the P states is; without
-it they are 0..P-1.
+Which forms there are is said in docs/samples.md; what their files hold is read by sample_tensors.py and
+sample_pickles.py. States stay on disk until they are asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from converter.checkpoint.header import FLOATS, INTEGERS
-from converter.checkpoint.reader import Checkpoint, open_checkpoint
 from converter.drafter.points import describe_points
 from converter.drafter.spec import DrafterSpec
 from converter.errors import InputError
-from converter.findings import error
-from converter.forward.weights import tensor
+from converter.findings import Finding, error
+from converter.forward.sample_files import find_files, open_file
+from converter.forward.sample_forms import OWN, Labels, Last, Opened, States, Stored, no_sample, other_target
+from converter.forward.sample_masks import MaskOf
+from converter.forward.sample_notes import left_out, part_only, reordered, text_only
+from converter.forward.sample_points import UNNAMED, last_state, points_of
+from converter.forward.target_head import TargetHead
 
-_NEXT = ("target_next", "target_greedy_next")
+FORMAT = "eagle3-convert/sample/1"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SampleSequence:
-    """tokens [T] int64, counts [T] bool, target_next [T] int64; states are read when asked for."""
+    """tokens [T] int64, counts [T] bool; states and the target's choices are read or computed when asked for.
+
+    points     what the states may be asked for by
+    states     the states on disk; the i-th point is the i-th state
+    following  the target's choices [T] int64, or what computes them
+    """
 
     name: str
     tokens: Tensor
     counts: Tensor
-    target_next: Tensor
-    checkpoint: Checkpoint
     points: tuple[int, ...]
+    states: States = field(repr=False)
+    following: Tensor | Callable[[], Tensor] = field(repr=False)
+    where: str = ""
 
-    def state(self, point: int) -> Tensor:
-        """[T, Ht] in fp32."""
-        return tensor(self.checkpoint, f"{self.name}.hidden_states", self.points.index(point)).float()
+    @cached_property
+    def target_next(self) -> Tensor:
+        """[T] int64: the target's choice over its full vocabulary after each position."""
+        return self.following if isinstance(self.following, Tensor) else self.following()
+
+    def state(self, point: int, start: int = 0, stop: int | None = None) -> Tensor:
+        """[stop-start, Ht] in the stored dtype (fp8 as bf16), on the CPU; only these rows are read.
+
+        Raises InputError: F124 where a value is no number, and what readers raise.
+        """
+        stop = len(self.tokens) if stop is None else min(stop, len(self.tokens))
+        return finite(self.states.rows(self.points.index(point), start, max(stop, start)), self, point, start)
 
 
 @dataclass(frozen=True)
 class Sample:
+    """What was opened, all sequences alike.
+
+    points       capture points of the states, in the file's order
+    form         words for the report
+    labels       where target_next comes from: the file; the target's head on its last state; the text itself
+    decoding     "greedy", "sampled" or "" (unknown)
+    target, fingerprint   of the target, as the metadata says; "" unknown
+    captured     True where this tool captured the states from the target
+    notes        what the user should know about the sample
+    """
+
     path: Path
     points: tuple[int, ...]
     sequences: tuple[SampleSequence, ...]
+    form: str
+    labels: Labels
+    decoding: str = ""
+    target: str = ""
+    fingerprint: str = ""
+    captured: bool = False
+    notes: tuple[Finding, ...] = ()
 
     @property
     def positions(self) -> int:
@@ -54,121 +89,248 @@ class Sample:
         return sum(int(s.counts[1:].sum()) for s in self.sequences)
 
 
-def read_sample(path: Path, spec: DrafterSpec) -> Sample:
-    """Open a sample and hold it against the drafter.
+def read_sample(
+    path: Path,
+    spec: DrafterSpec,
+    *,
+    points: tuple[int, ...] | None = None,
+    last_point: int | None = None,
+    head: TargetHead | None = None,
+    needed: tuple[int, ...] | None = None,
+    most: int | None = None,
+) -> Sample:
+    """Open a sample, a file or a folder of files of one form, and hold it against the drafter.
 
-    Raises InputError: F120 no sample, F121 of another target, F122 lacks a capture point, F123 nothing to score.
+    points      what the states are, for files that do not say so
+    last_point  the target's number of layers
+    head        to compute the target's choices where the file has none
+    needed      points that must be there; the drafter's own where None
+    most        positions after which no further sequence is taken; those taken are spread over the sample
+
+    Raises InputError: F120 no sample, F121 of another target, F122 lacks a capture point, F123 nothing to score,
+    F125 the number of states and points differ, and what the readers of files raise.
     """
     if not path.exists():
         raise InputError(error("F100", f"the sample {path} does not exist", where=str(path), fix=("check the path",)))
-    checkpoint = open_checkpoint(path)
-    names = sorted(
-        (n[: -len(".hidden_states")] for n in checkpoint.tensors if n.endswith(".hidden_states")), key=_natural
+    candidates = find_files(path)
+    files: list[Opened] = []
+    unknown: list[Path] = []
+    taken: list[tuple[int, int, SampleSequence]] = []
+    positions = short = 0
+    masks = MaskOf()
+    names: tuple[int, ...] = ()
+    for number in spread(len(candidates)):
+        if most is not None and positions >= most:
+            break
+        opened = open_file(candidates[number], spec.target_hidden_size)
+        if opened is None:
+            unknown.append(candidates[number])
+            continue
+        if not files:
+            _check_width(opened.sequences[0], spec)
+            names = points_of(opened, spec, points, last_point)
+            last = last_state(opened.form, names, last_point)
+            labels: Labels = "target" if opened.form == OWN else "text" if head is None or last == "" else "computed"
+        files.append(opened)
+        _one_form(path, files)
+        for place in spread(len(opened.sequences)):
+            if most is not None and positions >= most:
+                break
+            stored = opened.sequences[place]
+            _check(stored, spec, len(names), files[0])
+            if len(stored.tokens) < 2:
+                short += 1
+                continue
+            if len(candidates) > 1 and opened.form == OWN:
+                stored = replace(stored, name=f"{opened.file.stem}: {stored.name}")
+            sequence = _sequence(stored, names, masks, labels, last, head)
+            positions += int(sequence.counts[1:].sum())
+            taken.append((number, place, sequence))
+    if not files:
+        raise _none(path, unknown)
+    form, metadata = files[0].form, files[0].metadata
+    sequences = [sequence for *_, sequence in sorted(taken, key=lambda t: t[:2])]
+    held = sum(len(f.sequences) for f in files)
+    named = tuple(n for n in names if n != UNNAMED)
+    if last_point is not None and max(named, default=0) > last_point:
+        raise other_target(path, f"states of {describe_points(named)}", f"a target of {last_point} layers")
+    _agree(path, files, head)
+    notes = (
+        *left_out(path, files, unknown, short),
+        *part_only(path, positions, len(files), len(candidates) - len(unknown), len(sequences) + short, held),
+        *masks.notes(path, len(sequences)),
+        *reordered(path, form, points, spec.capture_points),
+        *text_only(path, labels, head is not None, named, last_point),
     )
-    if not names:
-        raise _no_sample(path, "it has no tensor sK.hidden_states")
-    points = _points(path, checkpoint, names[0])
-    sequences = tuple(_sequences(path, checkpoint, names, points, spec))
-    missing = [p for p in dict.fromkeys(spec.capture_points) if p not in points]
+    sample = Sample(
+        path,
+        named,
+        tuple(sequences),
+        form,
+        labels,
+        _word(metadata, "decoding", ("greedy", "sampled")),
+        metadata.get("target", ""),
+        metadata.get("target_fingerprint", ""),
+        all(f.metadata.get("format") == FORMAT and f.metadata.get("captured") == "target" for f in files),
+        notes,
+    )
+    _complete(sample, spec.capture_points if needed is None else needed)
+    return sample
+
+
+# --- opening ------------------------------------------------------------------------------------------------
+
+
+def _one_form(path: Path, files: list[Opened]) -> None:
+    first, opened = files[0], files[-1]
+    if opened.form != first.form:
+        raise no_sample(
+            path,
+            f"it holds several forms: {first.file.name} ({first.form}), {opened.file.name} ({opened.form})",
+            "files of one form",
+            ("name the folder or file of one of them",),
+        )
+
+
+def _none(path: Path, unknown: list[Path]) -> InputError:
+    if path.is_file():
+        return no_sample(path, "it has no tensor sK.hidden_states, nor those of a trainer's data")
+    what = f"none of its {len(unknown)} files is one, e.g. {unknown[0].name}" if unknown else "the folder is empty"
+    return no_sample(path, what)
+
+
+def spread(count: int) -> Iterator[int]:
+    """0..count-1 in an order of which every beginning lies evenly over the whole: 0, 1/2, 1/4, 3/4, 1/8, ..."""
+    bits = max(count - 1, 0).bit_length()
+    for i in range(1 << bits if count else 0):
+        index = int(f"{i:0{bits}b}"[::-1], 2) if bits else 0
+        if index < count:
+            yield index
+
+
+def _check(stored: Stored, spec: DrafterSpec, count: int, first: Opened) -> None:
+    where = f"{stored.file.name}: {stored.name}"
+    _check_width(stored, spec)
+    if stored.states.count != count:
+        expected = f"{count} as in {first.file.name}"
+        raise no_sample(stored.file, f"{where} has {stored.states.count} states", expected)
+    for ids in (stored.tokens, stored.choices):
+        if ids is not None and len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < spec.vocab_size:
+            found = f"tokens from {int(ids.min()):,} to {int(ids.max()):,} in {where}"
+            raise other_target(stored.file, found, f"a vocabulary of {spec.vocab_size:,}, as the drafter's config says")
+
+
+def _check_width(stored: Stored, spec: DrafterSpec) -> None:
+    if stored.states.width != spec.target_hidden_size:
+        expected = f"{spec.target_hidden_size} wide, as the drafter's config says"
+        raise other_target(stored.file, f"states {stored.states.width} wide", expected)
+
+
+def _sequence(
+    stored: Stored,
+    names: tuple[int, ...],
+    masks: MaskOf,
+    labels: Labels,
+    last: Last,
+    head: TargetHead | None,
+) -> SampleSequence:
+    counts, tokens = masks.of(stored), stored.tokens
+    following: Tensor | Callable[[], Tensor]
+    if stored.choices is not None:
+        following = stored.choices
+    elif labels == "computed" and head is not None:
+        following = _Computed(stored, head, last)
+    else:
+        # After the last token the text says nothing, so that position does not count.
+        following = torch.cat([tokens[1:], tokens[-1:]])
+        counts = counts.clone()
+        counts[-1] = False
+    named = tuple(n for n in names if n != UNNAMED)
+    return SampleSequence(stored.name, tokens, counts, named, stored.states, following, str(stored.file))
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """The target's choices [T] by its head; computed once, when a score first asks for them."""
+
+    stored: Stored
+    head: TargetHead
+    last: Last
+
+    def __call__(self) -> Tensor:
+        normed = self.last == "normed"
+        source = self.stored.normed if normed else self.stored.states
+        assert source is not None
+        return self.head.choices(
+            source.rows(0 if normed else int(self.last or 0), 0, len(self.stored.tokens)), normed=normed
+        )
+
+
+def finite(values: Tensor, sequence: SampleSequence, point: int, start: int) -> Tensor:
+    """`values` [n, Ht] as they are. Raises InputError F124 where one is NaN or infinite."""
+    good = values.isfinite().all(-1)
+    if bool(good.all()):
+        return values
+    bad = start + int((~good).nonzero()[0])
+    raise InputError(
+        error(
+            "F124",
+            "a state of the sample holds values that are no numbers",
+            where=f"{sequence.where}: {sequence.name}",
+            found=f"NaN or infinity in {describe_points((point,))} at position {bad}",
+            expected="finite values",
+            why="nothing that is computed from it means anything",
+            fix=("capture the sample again, in bfloat16 or float32 where it was float16",),
+        )
+    )
+
+
+# --- checks ---------------------------------------------------------------------------------------------------------
+
+
+def _agree(path: Path, files: list[Opened], head: TargetHead | None) -> None:
+    """Raises F120 where files of a folder are of different targets or points, F121 where they are not the given one."""
+    first = files[0]
+    for opened in files[1:]:
+        for key in ("capture_points", "target", "target_fingerprint"):
+            if opened.metadata.get(key) != first.metadata.get(key):
+                found = f"{key} {opened.metadata.get(key)!r:.60} in {opened.file.name}"
+                raise no_sample(path, f"its files do not belong together: {found}", f"{first.metadata.get(key)!r:.60}")
+    stated = first.metadata.get("target_fingerprint", "")
+    if head is not None and stated and head.fingerprint and stated != head.fingerprint:
+        raise other_target(
+            path,
+            f"fingerprint {stated[:40]} ({first.metadata.get('target', 'unnamed')})",
+            f"{head.fingerprint}, the target given with --target",
+            where=str(first.file),
+        )
+
+
+def _complete(sample: Sample, needed: tuple[int, ...]) -> None:
+    missing = tuple(p for p in dict.fromkeys(needed) if p not in sample.points)
     if missing:
         raise InputError(
             error(
                 "F122",
-                f"the sample has no states of {describe_points(tuple(missing))}",
-                where=str(path),
-                found=f"states of {describe_points(points)}",
-                expected=f"the drafter's {describe_points(spec.capture_points)}",
+                f"the sample has no states of {describe_points(missing)}",
+                where=str(sample.path),
+                found=f"states of {describe_points(sample.points)}",
+                expected=f"the drafter's {describe_points(needed)}",
                 fix=("capture these states too, or correct the drafter's capture points with --aux",),
             )
         )
-    sample = Sample(path, points, sequences)
     if sample.positions == 0:
+        short = any(n.code == "F127" for n in sample.notes) and not sample.sequences
         raise InputError(
             error(
                 "F123",
                 "no position of the sample counts, so nothing could be measured",
-                where=str(path),
-                found="loss_mask is zero everywhere",
+                where=str(sample.path),
+                found="no sequence of 2 tokens or more" if short else "loss_mask is zero everywhere",
                 expected="1 at the tokens that the target wrote",
             )
         )
-    return sample
 
 
-def _natural(name: str) -> tuple[int, str]:
-    return (len(name), name)
-
-
-def _points(path: Path, checkpoint: Checkpoint, name: str) -> tuple[int, ...]:
-    shape = checkpoint.tensors[f"{name}.hidden_states"].info.shape
-    count = shape[0] if shape else 0
-    stated = next((m["capture_points"] for m in checkpoint.metadata.values() if "capture_points" in m), None)
-    if stated is None:
-        return tuple(range(count))
-    parts = stated.replace(",", " ").split()
-    digits = all(p.isascii() and p.isdigit() and len(p) < 7 for p in parts)
-    if not digits or len(parts) != count or len({int(p) for p in parts}) != count:
-        raise _no_sample(path, f"its capture_points {stated[:60]!r} do not name {count} different points")
-    return tuple(int(p) for p in parts)
-
-
-def _sequences(
-    path: Path, checkpoint: Checkpoint, names: list[str], points: tuple[int, ...], spec: DrafterSpec
-) -> Iterator[SampleSequence]:
-    for name in names:
-        following = next((f"{name}.{n}" for n in _NEXT if f"{name}.{n}" in checkpoint.tensors), f"{name}.{_NEXT[0]}")
-        for needed in (f"{name}.input_ids", f"{name}.loss_mask", following):
-            if needed not in checkpoint.tensors:
-                raise _no_sample(path, f"it has no tensor {needed}")
-        infos = {n: checkpoint.tensors[n].info for n in (f"{name}.input_ids", f"{name}.loss_mask", following)}
-        states = checkpoint.tensors[f"{name}.hidden_states"].info
-        lengths = {info.shape for info in infos.values()}
-        if any(info.dtype != "BOOL" and info.dtype not in INTEGERS for info in infos.values()):
-            raise _no_sample(path, f"tokens, mask and choices of {name} must be integers or booleans")
-        if len(states.shape) != 3 or lengths != {states.shape[1:2]} or states.shape[0] != len(points):
-            found = ", ".join(str(list(s)) for s in sorted(lengths))
-            raise _no_sample(
-                path, f"the tensors of {name} do not belong together: states {list(states.shape)}, {found}"
-            )
-        if states.dtype not in FLOATS:
-            raise _no_sample(path, f"the states of {name} are {states.dtype}, not floating point")
-        if states.shape[2] != spec.target_hidden_size:
-            raise _other_target(path, f"states {states.shape[2]} wide", f"{spec.target_hidden_size} wide")
-        tokens = tensor(checkpoint, f"{name}.input_ids").long()
-        counts = tensor(checkpoint, f"{name}.loss_mask").bool()
-        target_next = tensor(checkpoint, following).long()
-        for ids in (tokens, target_next):
-            if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < spec.vocab_size:
-                found = f"tokens from {int(ids.min()):,} to {int(ids.max()):,}"
-                raise _other_target(path, found, f"a vocabulary of {spec.vocab_size:,}")
-        yield SampleSequence(name, tokens, counts, target_next, checkpoint, points)
-
-
-def _no_sample(path: Path, what: str) -> InputError:
-    return InputError(
-        error(
-            "F120",
-            f"{path} is no sample: {what}",
-            where=str(path),
-            expected="sK.input_ids, sK.hidden_states, sK.loss_mask and sK.target_next for each sequence K",
-        )
-    )
-
-
-def _other_target(path: Path, found: str, expected: str) -> InputError:
-    return InputError(
-        error(
-            "F121",
-            "the sample was captured from another target",
-            where=str(path),
-            found=found,
-            expected=f"{expected}, as the drafter's config says",
-        )
-    )
-
-
-def embeddings(sequence: SampleSequence, own: Tensor | None, device: torch.device) -> Tensor | None:
-    """Embedding rows [T, H] of the sequence's tokens: from `own` [V, H], else from point 0; None without either."""
-    if own is not None:
-        return own[sequence.tokens.to(own.device)]
-    return sequence.state(0).to(device) if 0 in sequence.points else None
+def _word(metadata: Mapping[str, str], key: str, known: tuple[str, ...]) -> str:
+    return metadata.get(key, "") if metadata.get(key) in known else ""

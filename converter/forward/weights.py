@@ -1,4 +1,4 @@
-"""Stored tensors as torch tensors in fp32."""
+"""Stored tensors as torch tensors on a device."""
 
 from __future__ import annotations
 
@@ -10,23 +10,46 @@ from torch import Tensor
 from converter.checkpoint.reader import Checkpoint
 from converter.drafter.layout import expected_tensors
 from converter.drafter.spec import DrafterSpec
+from converter.forward.rope import NotComputable
+
+EMBEDDING = "embed_tokens.weight"
 
 
 def tensor(checkpoint: Checkpoint, name: str, index: int | None = None) -> Tensor:
-    """The tensor `name`, or its part `index` along the first axis."""
+    """The tensor `name`, or its part `index` along the first axis, in its stored dtype."""
     values = torch.from_numpy(checkpoint.read(name, index).copy())
     return values.view(torch.bfloat16) if checkpoint.tensors[name].info.dtype == "BF16" else values
 
 
 def weights_of(
-    spec: DrafterSpec, checkpoint: Checkpoint, names: Mapping[str, str], device: torch.device
+    spec: DrafterSpec,
+    checkpoint: Checkpoint,
+    names: Mapping[str, str],
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    twins: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
-    """Every weight of `spec` that `names` (canonical -> stored) has, in fp32 on `device`.
+    """Every weight of `spec` in `dtype` on `device`; `names` is canonical -> stored.
 
-    What is missing is left out; a norm without its weight is one that the caller must not run.
+    The embedding is left out unless the head is tied to it: its rows are read token by token (embedding.py).
+    A norm that `names` lacks is all ones, as torch modules and engines initialise it.
+    twins   tensors of another reading; where the values are the same, they are taken instead of a second copy
+
+    Raises NotComputable where another weight is missing (it stays at whatever memory holds) or misshapen.
     """
-    return {
-        canonical: tensor(checkpoint, names[canonical]).to(device, torch.float32)
-        for canonical in expected_tensors(spec)
-        if canonical in names
-    }
+    weights: dict[str, Tensor] = {}
+    for canonical, expected in expected_tensors(spec).items():
+        if canonical == EMBEDDING and not spec.tie_word_embeddings:
+            continue
+        if canonical in names:
+            weight = tensor(checkpoint, names[canonical]).to(device, dtype)
+            if tuple(weight.shape) != expected.shape:
+                raise NotComputable(f"{canonical}, which has another shape than the config implies")
+        elif "norm" in canonical:
+            weight = torch.ones(expected.shape, device=device, dtype=dtype)
+        else:
+            raise NotComputable(f"{canonical}, which is left at its initial value")
+        twin = (twins or {}).get(canonical)
+        same = twin is not None and twin.shape == weight.shape and torch.equal(twin, weight)
+        weights[canonical] = twin if twin is not None and same else weight
+    return weights

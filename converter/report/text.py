@@ -6,8 +6,8 @@ import re
 import shlex
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Mapping
-from typing import IO, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
@@ -20,6 +20,10 @@ from converter.findings import Finding, stops
 from converter.pipeline import Report
 from converter.report.document import launch_lines
 from converter.rules.engine import EngineRelease, known_releases
+
+if TYPE_CHECKING:
+    from converter.forward.scores import Scores
+    from converter.forward.search import Judgement
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _WIDTH = 110
@@ -67,9 +71,10 @@ class Printer:
         stopping = [f for f in report.findings if f.severity == "error" and not f.allowed]
         unable = [e for e in report.engines if any(_names(e, f.message) for f in stopping)]
         engines = _engine_list(unable or report.engines)
-        by_engine = all(f.code.startswith("K") for f in report.findings if f.severity == "error")
+        # What an engine's own fault leads to (caused_by) is no other reason.
+        by_engine = all((f.caused_by or f.code).startswith("K") for f in report.findings if f.severity == "error")
         reason = f"{engines} cannot compute this drafter" if by_engine else "the drafter is not in order"
-        if any(f.code.startswith("N") for f in report.findings if f.severity == "error"):
+        if not by_engine and any(f.code.startswith("N") for f in stopping):
             reason = "the proof failed"
         verdict = "Not valid" if report.request.out is None else "Not converted"
         self._line(f"{verdict}: {reason}.", "bold red")
@@ -128,7 +133,7 @@ class Printer:
         if plan.left:
             rows.append(("left", ", ".join(plan.left) + " (of the training run)"))
         if report.outcome != "planned" or report.proof is not None:
-            rows += [("proof", line) for line in _proof(report)]
+            rows += [("proof", line) for line in _proof(report, self.verbose)]
         self._grid(rows)
 
     def _wrote(self, report: Report) -> None:
@@ -187,14 +192,45 @@ class Printer:
             findings = report.verdicts[engine.requirement]
             self._findings(f for f in findings if self.verbose or (f.severity == "error" and not f.allowed))
         self._gap()
-        for line in _proof(report) if report.proof else ["NOT PROVED: static checks only (--sample FILE)"]:
-            self._hang("  proof", line, "bold")
+        proof = _proof(report, self.verbose) if report.proof else ["NOT PROVED: static checks only (--sample FILE)"]
+        self._grid([("proof", line) for line in proof])
+        if report.proof is not None and report.proof.searched and report.proof.judgement is not None:
+            self._search(report, report.proof.judgement)
         for engine in report.engines:
             if not report.refused and not stops(report.verdicts[engine.requirement]):
                 words = ["eagle3-convert", report.request.source, "OUT", "--engine", engine.requirement]
                 if report.request.target is not None:
                     words += ["--target", str(report.request.target)]
                 self._line("\n  " + shlex.join(words))
+
+    def _search(self, report: Report, search: Judgement) -> None:
+        """What a search of the wiring found: the best, and the others against it."""
+        assert report.drafter is not None
+        told = [r for r in search.others if r.contrast.verdict in ("equal", "undecided")]
+        undecided = search.those("undecided")
+        flags = [name for name, on in search.of.as_json().items() if on is True]
+        self._gap()
+        if undecided:
+            self._line(f"Cannot tell the wiring: {_count(len(told) + 1, 'wiring')} fit these {search.positions:,} "
+                       f"positions; about {search.needed:,} would tell.", "yellow")  # fmt: skip
+        else:
+            self._line("Found the wiring that it was trained with:", "bold")
+        named = ", ".join(flags) or "none of the norm flags"
+        self._hang("  best", f"{describe_points(search.of.points)}; {named}", "bold")
+        shown = search.others if self.verbose else search.others[: max(5, min(len(told), 12))]
+        if shown:
+            self._line(f"  {'nats a position':>17}  {'z':>6}  {'verdict':<10} against the best, at "
+                       f"{search.positions:,} positions that did not choose it", "dim")  # fmt: skip
+        for r in shown:
+            c = r.contrast
+            verdict = {"equal": "no worse"}.get(c.verdict, c.verdict)
+            self._line(f"  {c.mean:+8.3f} +- {c.error:5.3f}  {c.z:+6.1f}  {verdict:<10} {r.wiring.words(search.of)}")
+        assert report.proof is not None and report.proof.declared is not None
+        options = search.of.options(report.proof.declared, report.points_known)
+        if options:
+            self._line(f"\n  declare it: {shlex.join(['eagle3-convert', report.request.source, 'OUT', *options])}")
+        else:
+            self._line("\n  It is the declared one.")
 
     @staticmethod
     def _verdict(report: Report, engine: EngineRelease) -> tuple[str, str]:
@@ -370,27 +406,67 @@ def _moves(report: Report) -> str:
     return "  " + ", ".join(list(pairs)[:3]) if pairs else ""
 
 
-def _proof(report: Report) -> list[str]:
+def _proof(report: Report, verbose: bool = False) -> list[str]:
     proof = report.proof
     if proof is None:
         return ["none: static checks only"]
-    if proof.scores is None:
+    if any(f.code in ("N103", "N104") for f in proof.findings) and not proof.agreements:
         return ["none: the forward pass could not be computed"]
     lines = []
     if proof.difference is None:
         lines.append("none: run as the trainer computes it, not as an engine would")
     else:
         agrees = "engine = trained" if proof.level != "none" else "the engine computes something else"
-        gap = f"logits differ by {proof.difference:.2g} at most"
-        lines.append(f"{proof.level}: {agrees} on the sample's states, {gap}")
-    first, *later = proof.scores.accuracy
+        on = (
+            "the sample's states"
+            if report.sample is not None
+            else "random states (without a sample the wiring is open)"
+        )
+        lines.append(f"{proof.level}: {agrees} on {on}, logits differ by {proof.difference:.2g} at most")
+    if proof.scores is not None:
+        lines += _scores(proof.scores, proof.sequences, report, verbose)
+    if proof.judgement is not None and not proof.searched:
+        lines.append(_neighbours(proof.judgement))
+    if proof.anchors is not None and proof.level in ("sample", "anchored", "measured"):
+        lines.append(proof.anchors.words[-1])
+    return [*lines, f"on {proof.device}, embedding {proof.embedding}"]
+
+
+def _scores(scores: Scores, sequences: int, report: Report, verbose: bool) -> Iterator[str]:
+    first, *later = scores.accuracy
     steps = "".join(f", then {a:.1%}" for a in later)
-    lines.append(
-        f"accuracy {first:.1%}{steps}   ({proof.scores.rows[0]:,} positions, "
-        f"{_count(proof.sequences, 'sequence')}; right at every step so far, against the target's own choice)"
+    against = "the text's own tokens" if report.sample and report.sample.labels == "text" else "the target's own choice"
+    interval = scores.steps[0]
+    between = f" [{interval.low:.1%} to {interval.high:.1%}]" if interval else ""
+    yield (
+        f"accuracy {first:.1%}{between}{steps}   ({scores.rows[0]:,} positions, "
+        f"{_count(sequences, 'sequence')}; right at every step so far, against {against})"
     )
-    lines.append(f"on {proof.device}, embedding {proof.embedding}; other wirings were not scored")
-    return lines
+    if scores.coverage.value < 0.9995:
+        yield f"the draft vocabulary holds {scores.coverage.value:.1%} of these tokens: no accuracy can be higher"
+    for a in scores.acceptance if verbose else scores.acceptance[-1:]:
+        how = "replayed on greedy text" if a.exact else "estimated: the text was not written greedily"
+        yield f"acceptance length {a.length:.2f} [{a.low:.2f} to {a.high:.2f}] with chains of {a.chain} ({how})"
+    buckets = scores.by_position
+    falls = len(buckets) > 1 and buckets[-1].accuracy.high < buckets[0].accuracy.low
+    if falls or (verbose and len(buckets) > 1):
+        parts = ", ".join(f"{b.first:,}-{b.last:,}: {b.accuracy.value:.1%}" for b in buckets)
+        yield f"{'accuracy falls with position' if falls else 'by position'}   {parts}"
+
+
+def _neighbours(judgement: Judgement) -> str:
+    count = len(judgement.others)
+    if not count:
+        return "no other wiring could be tried: the sample holds no other states"
+    best = judgement.others[0]
+    close = f"{best.wiring.words(judgement.of)}: {best.contrast.mean:+.2f} nats a position, z = {best.contrast.z:.1f}"
+    if judgement.those("better"):
+        return f"another wiring scores better ({close})"
+    if judgement.those("undecided"):
+        return f"not told apart from {len(judgement.those('undecided'))} of {count} other wirings (closest: {close})"
+    equal = judgement.those("equal")
+    same = f"; {len(equal)} cost less than can be measured" if equal else ""
+    return f"none of {count} other wirings scores better (closest: {close}{same})"
 
 
 __all__ = ["Printer", "clean", "command_text", "size"]

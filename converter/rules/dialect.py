@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from converter.checkpoint.header import DTYPE_NAMES
 from converter.checkpoint.reader import Checkpoint
 from converter.drafter.drafter import Provenance
 from converter.drafter.quantised import companion_of, weight_of
-from converter.drafter.spec import DrafterSpec
+from converter.drafter.spec import DrafterSpec, Origin
 from converter.drafter.target import Target
 from converter.drafter.vocab import Form
 from converter.findings import Finding, error, note, warning
@@ -143,13 +143,14 @@ def read(
     checkpoint: Checkpoint,
     target: Target,
     points: Sequence[int] | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> DialectReading:
-    """Read spec, tensor names and provenance; `points` (from --aux) outrank the config.
+    """Read spec, tensor names and provenance; `points` (from --aux) and fields `given` (--set) outrank the config.
 
     Every tensor and config key is mapped, dropped for a stated reason, or reported.
     """
     rules = dialect.rules
-    given = {"capture_points": tuple(points)} if points is not None else None
+    fields = {**(given or {}), **({"capture_points": tuple(points)} if points is not None else {})}
     meaning = IdMeaning(rules["ids"]["rule"], target.layers, rules["ids"].get("default"))
     tensors: dict[str, str] = {}
     dropped: dict[str, str] = {}
@@ -169,14 +170,18 @@ def read(
             findings.append(_unknown_tensor(dialect, name, tensors.get(canonical or "")))
     fc = checkpoint.tensors.get(tensors.get("fc.weight", ""))
     derived = {"dtype": (DTYPE_NAMES[fc.info.dtype], fc.name)} if fc and fc.info.dtype in DTYPE_NAMES else None
-    reading = read_spec(config, rules["fields"], meaning, given=given, derived=derived)
+    reading = read_spec(config, rules["fields"], meaning, given=fields, derived=derived)
+    spec = reading.spec
+    if spec is not None and "rope_theta" in fields:
+        origins = {**spec.origins, "rope": Origin("given", "on the command line")}
+        spec = replace(spec, rope=replace(spec.rope, theta=fields["rope_theta"]), origins=origins)
     findings += [*reading.findings, *_unknown_keys(dialect, config), *_cautions(dialect, config, checkpoint)]
     findings += _release_known(dialect, config)
     facts = {key: lookup(config, path) for key, path in rules.get("provenance", {}).items()}
     present = {key: lookup(config, key) for key in rules.get("carry", ())}
     carried = {key.rpartition(".")[2]: value for key, value in present.items() if value is not None}
     provenance = _provenance(dialect, facts)
-    return DialectReading(reading.spec, provenance, tensors, dropped, carried, tuple(findings), reading.ids)
+    return DialectReading(spec, provenance, tensors, dropped, carried, tuple(findings), reading.ids)
 
 
 def _canonical(table: Mapping[str, str], name: str) -> str | None:

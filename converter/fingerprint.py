@@ -1,0 +1,65 @@
+"""What tells one target's weights from another's, without loading them: names, shapes and a few rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from converter.checkpoint.header import FLOATS
+from converter.checkpoint.reader import Checkpoint, open_checkpoint
+from converter.errors import InputError
+from converter.target import read_target
+from converter.target_weights import read_target_weights
+
+if TYPE_CHECKING:
+    from converter.target_weights import RowTable
+
+_ROWS = 64
+_NORMS = ("norm.weight", "ln_f.weight")
+
+
+def target_fingerprint(folder: Path) -> str:
+    """SHA-256 in hex over the target's class, the name, dtype and shape of every tensor, the norms outside its layers,
+    and 64 evenly spaced rows of its embedding and of its head. "" where the folder holds no weights.
+
+    The same for one file and for shards of the same weights. Raises InputError where a file is damaged.
+    """
+    if not folder.is_dir():
+        return ""
+    try:
+        checkpoint = open_checkpoint(folder)
+    except InputError as problem:
+        if problem.finding.code in ("F102", "F107", "F108"):  # only its config is here
+            return ""
+        raise
+    target = read_target(folder)
+    tensors = sorted((t.name, t.info.dtype, list(t.info.shape)) for t in checkpoint.tensors.values())
+    document = {"architecture": target.architecture, "tensors": tensors}
+    digest = hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode())
+    for name in _norms(checkpoint):
+        digest.update(checkpoint.read(name).tobytes())
+    weights = read_target_weights(folder, target.vocab_size or 1, target.hidden_size or 0)
+    for table in (weights.embedding, weights.head) if weights is not None else ():
+        if table is not None:
+            _add_rows(digest, table)
+    return digest.hexdigest()
+
+
+def _norms(checkpoint: Checkpoint) -> list[str]:
+    """Norms whose name has no number of a layer in it."""
+    return sorted(
+        name
+        for name, tensor in checkpoint.tensors.items()
+        if len(tensor.info.shape) == 1
+        and tensor.info.dtype in FLOATS
+        and name.endswith(_NORMS)
+        and not any(part.isdigit() for part in name.split("."))
+    )
+
+
+def _add_rows(digest: hashlib._Hash, table: RowTable) -> None:
+    last = table.shape[0] - 1
+    for row in sorted({i * last // (_ROWS - 1) for i in range(_ROWS)}):
+        digest.update(table.checkpoint.read(table.name, row).tobytes())

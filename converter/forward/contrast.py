@@ -1,0 +1,107 @@
+"""Whether one wiring fits a sample better than another: paired differences of log-likelihood, position by position.
+
+Accuracy is too coarse (a layer set off by one can cost one point of it, inside the noise of a thousand positions);
+the difference of log-likelihoods of the same labels under two wirings has most of that noise in common and loses it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Verdict = Literal["better", "worse", "equal", "undecided"]
+
+BETTER = 4.0  # z from which a wiring is called better: some thirty are tried, three times over
+WORSE = 3.0
+MARGIN = 0.05  # nats per position over all steps: less than that is no difference that a server shows
+CLUSTER = 8  # consecutive positions taken as one observation, since they are not independent
+_FEW = 6  # clusters below which no spread can be estimated
+
+
+@dataclass
+class Contrast:
+    """A candidate against the declared wiring, over `positions` rows in clusters.
+
+    Differences are candidate minus declared, summed over the steps of a row, in nats.
+    """
+
+    sums: list[float] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+
+    def add(self, difference: Tensor, unit: Tensor) -> None:
+        """difference [N]; unit [N]: rows with the same number lie in one stretch of text."""
+        difference = difference.double().cpu()
+        for number in torch.unique(unit).tolist():
+            for part in torch.split(difference[unit == number], CLUSTER):
+                self.sums.append(float(part.sum()))
+                self.counts.append(len(part))
+
+    @property
+    def positions(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float:
+        return sum(self.sums) / self.positions if self.positions else 0.0
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean, clusters as units."""
+        clusters = len(self.sums)
+        if clusters < 2:
+            return math.inf
+        mean = self.mean
+        spread = sum((s - mean * n) ** 2 for s, n in zip(self.sums, self.counts, strict=True))
+        return math.sqrt(clusters / (clusters - 1) * spread) / self.positions
+
+    @property
+    def z(self) -> float:
+        """The mean over its standard error, brought from Student's t to the normal scale.
+
+        Wallace's approximation (D. L. Wallace, Ann. Math. Statist. 30, 1959): within 1 % down to three clusters.
+        """
+        freedom = len(self.sums) - 1
+        if not self.mean or freedom < 1:
+            return 0.0
+        if not self.error:
+            return math.copysign(math.inf, self.mean)
+        t = self.mean / self.error
+        size = math.sqrt(freedom * math.log1p(t * t / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
+        return math.copysign(size, t)
+
+    @property
+    def verdict(self) -> Verdict:
+        """equal: not told apart, and better by less than MARGIN at most; undecided: it may be better by more."""
+        if len(self.sums) < _FEW:
+            return "undecided"
+        if self.z >= BETTER and self.mean > MARGIN:
+            return "better"
+        if self.z <= -WORSE:
+            return "worse"
+        return "equal" if self.mean + WORSE * self.error <= MARGIN else "undecided"
+
+    @property
+    def mirrored(self) -> Contrast:
+        """The same with the two wirings exchanged."""
+        return Contrast([-s for s in self.sums], list(self.counts))
+
+    @property
+    def needed(self) -> int:
+        """Positions on which a difference of this size would be decided; meaningful where undecided."""
+        if len(self.sums) < _FEW:
+            return 20 * CLUSTER
+        return math.ceil(self.positions * (WORSE * self.error / max(-self.mean, MARGIN - self.mean, MARGIN / 2)) ** 2)
+
+    def as_json(self) -> dict[str, Any]:
+        finite = math.isfinite(self.error)
+        return {
+            "difference": round(self.mean, 6),
+            "error": round(self.error, 6) if finite else None,
+            "z": round(self.z, 3) if math.isfinite(self.z) else None,
+            "positions": self.positions,
+            "verdict": self.verdict,
+        }

@@ -1,0 +1,50 @@
+"""Embedding rows of a sample's tokens: of the drafter's own table, of the target's, or the sample's point 0.
+
+Of a table only the rows of tokens that occur are read: a table of a large target has gigabytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from converter.checkpoint.reader import Checkpoint
+from converter.forward.states import States
+from converter.forward.weights import tensor
+from converter.target_weights import RowTable
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """`rows(sequence, start, stop)` gives [stop-start, H] for x_start..x_{stop-1}; `whose` is for the report."""
+
+    whose: str
+    rows: Callable[[States, int, int], Tensor]
+
+
+def of_checkpoint(checkpoint: Checkpoint, name: str, sequences: Iterable[States]) -> Embedding:
+    """The drafter's own table `name` [V, H]."""
+    return _of_rows("the drafter's own", lambda i: tensor(checkpoint, name, i).float(), sequences)
+
+
+def of_target(table: RowTable, sequences: Iterable[States]) -> Embedding:
+    """The target's table [V, Ht]."""
+    return _of_rows("the target's", lambda i: torch.from_numpy(table.row(i)), sequences)
+
+
+def of_point_0() -> Embedding:
+    """The sample's own states at point 0, which are the target's embedding rows."""
+    return Embedding("the target's (point 0 of the sample)", lambda s, start, stop: s.state(0, start, stop).float())
+
+
+def _of_rows(whose: str, row: Callable[[int], Tensor], sequences: Iterable[States]) -> Embedding:
+    ids = torch.unique(torch.cat([s.tokens for s in sequences]))
+    table = torch.stack([row(i) for i in ids.tolist()])
+
+    def rows(sequence: States, start: int, stop: int) -> Tensor:
+        return table[torch.searchsorted(ids, sequence.tokens[start:stop])]
+
+    return Embedding(whose, rows)

@@ -1,0 +1,142 @@
+"""Wirings of a drafter: what is fed to it and how, as a value that can be changed, named and scored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from typing import Any
+
+from converter.drafter.points import as_option, describe_point, describe_points
+from converter.drafter.spec import DrafterSpec
+
+FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """points    capture points in the order of fc's blocks
+    flags     in the order of FLAGS
+    map       a name of a vocabulary map (score.py), "" for the drafter's own reading
+    embedding "" for the reference's embedding, or whose instead
+    control   states of other tokens, which no drafter was trained with: what is gained by the right ones
+    """
+
+    points: tuple[int, ...]
+    flags: tuple[bool, ...]
+    rope_theta: float
+    map: str = ""
+    embedding: str = ""
+    control: bool = False
+
+    def spec(self, spec: DrafterSpec) -> DrafterSpec:
+        """The drafter's spec with this wiring."""
+        rope = replace(spec.rope, theta=self.rope_theta)
+        changes: dict[str, Any] = dict(zip(FLAGS, self.flags, strict=True))
+        return replace(spec, capture_points=self.points, rope=rope, **changes)
+
+    def with_flag(self, name: str, value: bool) -> Wiring:
+        return replace(self, flags=tuple(value if n == name else v for n, v in zip(FLAGS, self.flags, strict=True)))
+
+    def words(self, other: Wiring) -> str:
+        """What differs from `other`, e.g. "layer 2 for layer 3" or "norm_output false"."""
+        parts = []
+        if self.control:
+            return "states of other tokens"
+        if self.points != other.points:
+            parts.append(_points_words(self.points, other.points))
+        parts += [
+            f"{name} {str(a).lower()}" for name, a, b in zip(FLAGS, self.flags, other.flags, strict=True) if a is not b
+        ]
+        if self.rope_theta != other.rope_theta:
+            parts.append(f"rope theta {self.rope_theta:g}")
+        if self.map != other.map:
+            parts.append(f"vocabulary map {self.map}")
+        if self.embedding != other.embedding:
+            parts.append(f"embedding {self.embedding or 'as declared'}")
+        return ", ".join(parts) or "as declared"
+
+    def options(self, other: Wiring, points_known: bool = True) -> list[str]:
+        """The options of eagle3-convert that declare this wiring where `other` is declared now."""
+        words = []
+        if self.points != other.points or not points_known:
+            words += ["--aux", as_option(self.points)]
+        for name, a, b in zip(FLAGS, self.flags, other.flags, strict=True):
+            if a is not b:
+                words += ["--set", f"{name}={str(a).lower()}"]
+        if self.rope_theta != other.rope_theta:
+            words += ["--set", f"rope_theta={self.rope_theta:g}"]
+        return words
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "points": list(self.points),
+            **dict(zip(FLAGS, self.flags, strict=True)),
+            "rope_theta": self.rope_theta,
+            "map": self.map or "as read",
+            "embedding": self.embedding or "as declared",
+        }
+
+
+def declared(spec: DrafterSpec) -> Wiring:
+    return Wiring(spec.capture_points, tuple(getattr(spec, name) for name in FLAGS), spec.rope.theta)
+
+
+def _points_words(points: tuple[int, ...], other: tuple[int, ...]) -> str:
+    if len(points) == len(other) and sorted(points) != sorted(other):
+        changed = [(a, b) for a, b in zip(points, other, strict=True) if a != b]
+        if len(changed) == 1:
+            return f"{describe_point(changed[0][0])} for {describe_point(changed[0][1])}"
+    return describe_points(points)
+
+
+def flippable(tensors: Iterable[str]) -> tuple[str, ...]:
+    """Flags that can be either way with these tensors (canonical names): a norm needs its weights to be on."""
+    there = set(tensors)
+    needs = {"norm_before_fc": "input_norm.weight", "fc_norm": "fc_norm.0.weight"}
+    return tuple(name for name in FLAGS if name not in needs or needs[name] in there)
+
+
+def neighbours(
+    wiring: Wiring, points: Sequence[int], flags: Sequence[str], maps: Sequence[str], embeddings: Sequence[str]
+) -> list[Wiring]:
+    """Wirings that a usual mistake leads to: each point one layer off, all of them, another order, the embedding in
+    or out, each flag, the map read otherwise, the other embedding. Points are taken from `points`.
+    """
+    found: dict[Wiring, None] = {}
+    for changed in _other_points(wiring.points, sorted(points)):
+        if changed != wiring.points and len(set(changed)) == len(changed) and set(changed) <= set(points):
+            found[replace(wiring, points=changed)] = None
+    for name in flags:
+        found[wiring.with_flag(name, not wiring.flags[FLAGS.index(name)])] = None
+    for name in maps:
+        found[replace(wiring, map=name)] = None
+    for name in embeddings:
+        found[replace(wiring, embedding=name)] = None
+    found.pop(wiring, None)
+    return list(found)
+
+
+def _other_points(points: tuple[int, ...], known: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    count = len(points)
+    for step in (-1, 1):
+        yield tuple(p + step for p in points)
+        for j in range(count):
+            yield (*points[:j], points[j] + step, *points[j + 1 :])
+    if count <= 3:
+        yield from permutations(points)
+    else:
+        yield points[::-1]
+        for j in range(count - 1):
+            yield (*points[:j], points[j + 1], points[j], *points[j + 2 :])
+        for j in range(1, count):
+            yield (*points[j:], *points[:j])
+    if 0 in points:
+        rest = tuple(p for p in points if p)
+        above = [p for p in known if p > max(rest, default=0)]
+        for p in dict.fromkeys([*above[:2], *above[-4:]]):
+            yield (*rest, p)
+    else:
+        yield (0, *points[:-1])
+        for j in range(count):
+            yield (*points[:j], 0, *points[j + 1 :])

@@ -1,0 +1,177 @@
+"""A true greedy speculative run in plain torch: a target, a drafter fed with its own drafts, and verification.
+
+It knows nothing of `converter.forward.scores` and `acceptance`, which are held against it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn import functional as F
+
+from converter.drafter.spec import DrafterSpec
+from converter.forward.model import DraftModel
+
+
+class Target:
+    """A Llama with a key-value cache that can be cut back, in fp32.
+
+    weights: by the names of Hugging Face's LlamaForCausalLM; a head that is missing is the embedding (tied).
+    """
+
+    def __init__(self, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+        self.weights = {name: w.float() for name, w in weights.items()}
+        self.layers, self.eps = config["num_hidden_layers"], config["rms_norm_eps"]
+        self.heads, self.kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+        self.dim = config["hidden_size"] // self.heads
+        theta = config["rope_parameters"]["rope_theta"]
+        self._inverse = theta ** (-torch.arange(0, self.dim, 2, dtype=torch.float32) / self.dim)
+        self.forget()
+
+    @classmethod
+    def read(cls, folder: Path) -> Target:
+        config = json.loads((folder / "config.json").read_text())
+        return cls(config, load_file(folder / "model.safetensors"))
+
+    @property
+    def embedding(self) -> Tensor:
+        return self.weights["model.embed_tokens.weight"]
+
+    def forget(self, length: int = 0) -> None:
+        """Cut the cache back to its first `length` tokens."""
+        if length == 0:
+            self._cache: list[tuple[Tensor, Tensor]] = [
+                (torch.zeros(self.kv_heads, 0, self.dim),) * 2 for _ in range(self.layers)
+            ]
+        self._cache = [(k[:, :length], v[:, :length]) for k, v in self._cache]
+        self.length = length
+
+    @torch.inference_mode()
+    def feed(self, tokens: list[int]) -> tuple[Tensor, Tensor]:
+        """Go on with `tokens`: their states [layers + 1, N, H], the last before the final norm, and choices [N]."""
+        past = self.length
+        self.length += len(tokens)
+        x = self.embedding[torch.tensor(tokens)]
+        states = [x]
+        angles = torch.arange(past, self.length)[:, None] * self._inverse
+        turn = torch.cat([angles, angles], dim=-1)
+        visible = torch.arange(self.length) <= torch.arange(past, self.length)[:, None]
+        for i in range(self.layers):
+            name = f"model.layers.{i}"
+            normed = self._norm(x, f"{name}.input_layernorm.weight")
+            q, k, v = (self._heads(normed, f"{name}.self_attn.{p}_proj.weight") for p in "qkv")
+            q, k = (h * turn.cos() + _half_turned(h) * turn.sin() for h in (q, k))
+            k, v = torch.cat([self._cache[i][0], k], dim=1), torch.cat([self._cache[i][1], v], dim=1)
+            self._cache[i] = (k, v)
+            groups = self.heads // self.kv_heads
+            scores = q @ k.repeat_interleave(groups, dim=0).transpose(1, 2) * self.dim**-0.5
+            weights = scores.masked_fill(~visible, float("-inf")).softmax(dim=-1)
+            mixed = (weights @ v.repeat_interleave(groups, dim=0)).transpose(0, 1).reshape(len(tokens), -1)
+            x = x + F.linear(mixed, self.weights[f"{name}.self_attn.o_proj.weight"])
+            normed = self._norm(x, f"{name}.post_attention_layernorm.weight")
+            gate, up = (F.linear(normed, self.weights[f"{name}.mlp.{p}_proj.weight"]) for p in ("gate", "up"))
+            x = x + F.linear(F.silu(gate) * up, self.weights[f"{name}.mlp.down_proj.weight"])
+            states.append(x)
+        head = self.weights.get("lm_head.weight", self.embedding)
+        return torch.stack(states), (self._norm(x, "model.norm.weight") @ head.T).argmax(-1)
+
+    def _heads(self, x: Tensor, name: str) -> Tensor:
+        return F.linear(x, self.weights[name]).view(len(x), -1, self.dim).transpose(0, 1)
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weights[name]
+
+
+def _half_turned(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([-second, first], dim=-1)
+
+
+@dataclass
+class Drafter:
+    """`model` with the embedding [V, H] and the target's ids [Vd] of its rows."""
+
+    model: DraftModel
+    embedding: Tensor
+    ids: Tensor
+    points: tuple[int, ...]
+    _known: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path, spec: DrafterSpec, embedding: Tensor | None = None) -> Drafter:
+        """From a folder as speculators saves it, whose names are the canonical ones."""
+        weights = load_file(folder / "model.safetensors")
+        offsets = weights.pop("d2t", torch.zeros(spec.draft_vocab_size, dtype=torch.int64))
+        weights = {name: w.float() for name, w in weights.items() if name != "t2d"}
+        rows = weights["embed_tokens.weight"] if embedding is None else embedding
+        ids = torch.arange(len(offsets)) + offsets
+        return cls(DraftModel(spec, weights | {"embed_tokens.weight": rows}), rows, ids, spec.capture_points)
+
+    def inputs(self, states: Tensor) -> Tensor:
+        """States [points of the target, T, Ht] -> [T, n*Ht] in the order of fc's blocks."""
+        return torch.cat([states[p] for p in self.points], dim=-1)
+
+    def draft(self, tokens: list[int], states: Tensor, chain: int) -> list[int]:
+        """Guess what follows x_0..x_n from the states of x_0..x_{n-1}, each guess fed with those before it.
+
+        Row n-1 takes x_n with state n-1. Its step k is the last row of step k in a run over the tokens and k guesses.
+        Rows n.. of that run have no state yet; they lie behind row n-1, which does not see them.
+        """
+        guesses: list[int] = []
+        for k in range(chain):
+            fed = [*tokens, *guesses]
+            key = (k, tuple(fed))
+            if key not in self._known:
+                rows = F.pad(self.inputs(states), (0, 0, 0, len(fed) - states.shape[1]))
+                logits = self.model.run(self.embedding[torch.tensor(fed)], rows, k + 1)[k][-1]
+                self._known[key] = int(self.ids[logits.argmax()])
+            guesses.append(self._known[key])
+        return guesses
+
+
+@dataclass(frozen=True)
+class Run:
+    """tokens: the prompt and what was generated. Of each verification step: where it started, how many it accepted."""
+
+    tokens: list[int]
+    positions: list[int]
+    accepted: list[int]
+
+
+def speculate(target: Target, drafter: Drafter, prompt: list[int], length: int, chain: int, stop: int = -1) -> Run:
+    """Generate until there are `length` tokens or one is `stop`; the last step may draft past that."""
+    target.forget()
+    states, choices = target.feed(prompt)
+    tokens, positions, accepted = [*prompt, int(choices[-1])], [], []
+    while len(tokens) < length and stop not in tokens[len(prompt) :]:
+        guesses = drafter.draft(tokens, states, chain)
+        new, after = target.feed([tokens[-1], *guesses])
+        count = 0
+        while count < chain and guesses[count] == int(after[count]):
+            count += 1
+        positions.append(len(tokens) - 2)
+        accepted.append(count)
+        target.forget(len(tokens) + count)  # keys of rejected drafts
+        states = torch.cat([states, new[:, : count + 1]], dim=1)
+        tokens += after[: count + 1].tolist()
+    end = min(length, *(i + 1 for i, t in enumerate(tokens) if t == stop and i >= len(prompt)), len(tokens))
+    return Run(tokens[:end], positions, accepted)
+
+
+def generate(target: Target, prompt: list[int], length: int, stop: int = -1) -> tuple[Tensor, Tensor, Tensor]:
+    """The target alone, one token at a time: tokens [T], states [layers + 1, T, H], choices [T]."""
+    target.forget()
+    states, choices = target.feed(prompt)
+    tokens = list(prompt)
+    while len(tokens) < length and tokens[-1] != stop:
+        tokens.append(int(choices[-1]))
+        new, after = target.feed(tokens[-1:])
+        states, choices = torch.cat([states, new], dim=1), torch.cat([choices, after])
+    return torch.tensor(tokens), states, choices

