@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,11 +73,16 @@ class Request:
     command: tuple[str, ...] = ()
 
 
+def _nobody(what: str) -> None:
+    """Hears what is going on where nobody looks."""
+
+
 @dataclass
 class Report:
     """Everything that is known at the end, in whatever state the run ended.
 
     outcome   converted, refused, planned (--dry-run) or validated
+    told           hears what a long proof is at
     points_known   False where a search of the wiring goes on without capture points
     """
 
@@ -98,6 +103,7 @@ class Report:
     written: list[WrittenFile] = field(default_factory=list)
     suits: list[Suits] = field(default_factory=list)
     seconds: float = 0.0
+    told: Callable[[str], None] = _nobody
 
     @property
     def refused(self) -> bool:
@@ -108,14 +114,14 @@ class Report:
         return sum(f.size for f in self.written)
 
 
-def convert(request: Request, progress: Progress) -> Report:
+def convert(request: Request, progress: Progress, told: Callable[[str], None] = _nobody) -> Report:
     """Convert `request.source` to `request.out`; OUT is absent, as it was, or new and whole.
 
     Raises UsageError, InputError and OutputError; a refused drafter is a report with error findings.
     """
     assert request.out is not None
     request.wish.check()
-    report = _read(request)
+    report = _read(request, told)
     if not request.dry_run:
         recover(normal(request.out))
         check_out(request.out, request.source, request.force)
@@ -143,10 +149,10 @@ def convert(request: Request, progress: Progress) -> Report:
     return report
 
 
-def validate(request: Request) -> Report:
+def validate(request: Request, told: Callable[[str], None] = _nobody) -> Report:
     """Check a drafter and say, for each engine, whether it can be converted, and prove it as it would be written."""
     request.wish.check()
-    report = _read(request)
+    report = _read(request, told)
     if report.drafter is None:
         return report
     assert report.source is not None
@@ -197,8 +203,8 @@ def _points_unknown(option: str) -> Finding:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def _read(request: Request) -> Report:
-    report = Report(request)
+def _read(request: Request, told: Callable[[str], None]) -> Report:
+    report = Report(request, told=told)
     wanted = request.engines or (("sglang",) if request.out is not None else tuple(loading.names("engines")))
     report.engines = [release for requirement in wanted for release in resolve(requirement)]
     report.source = source = open_source(request.source)
@@ -474,7 +480,7 @@ def _prove(report: Report, engines: Sequence[EngineFiles], refused: Sequence[Eng
     if report.sample is not None:
         _add(report, report.sample.notes)
     report.proof = proof = proof_of(
-        wish, drafter, engines, refused, report.sample, target, weights, report.points_known
+        wish, drafter, engines, refused, report.sample, target, weights, report.points_known, report.told
     )
     by_label = {str(e): e.requirement for e in report.engines}
     for label, finding in proof.costs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -122,6 +122,7 @@ def proof_of(
     target: Target,
     weights: TargetWeights | None,
     points_known: bool,
+    told: Callable[[str], None],
 ) -> Proof:
     """Run what the user wished for; `refused` are engines that cannot serve it, of which only the cost is measured."""
     from converter.forward.device import choose_device
@@ -142,7 +143,8 @@ def proof_of(
             min_accuracy=wish.min_accuracy,
             find_wiring=wish.find_wiring,
             points_known=points_known,
-        )
+        ),
+        told,
     )
 
 

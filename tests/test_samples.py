@@ -134,7 +134,9 @@ def compare(sample: Sample, points: tuple[int, ...], masked: bool = True) -> Non
             assert torch.equal(sequence.state(point), states(k, point)[0])
             assert torch.equal(sequence.state(point, 7, 19), states(k, point)[0][7:19])
             assert torch.equal(sequence.state(point, 190, 999), states(k, point)[0][190:])
-        assert torch.equal(sequence.target_next, stored()[f"s{k}.target_greedy_next"])
+        asked = sequence.counts | torch.cat([sequence.counts[1:], sequence.counts[-1:]])  # elsewhere nothing is asked
+        assert int(asked.sum()) > 100
+        assert torch.equal(sequence.target_next[asked], stored()[f"s{k}.target_greedy_next"][asked])
 
 
 def codes(sample: Sample) -> list[str]:

@@ -121,7 +121,8 @@ def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no
         from converter.pipeline import convert
 
         request = _request(options, out=out, dtype=dtype or "", force=force, dry_run=dry_run, digest=not no_digest)
-        return convert(request, show.progress)
+        with show.status() as told:
+            return convert(request, show.progress, told)
 
     show.run(run, "converted")
 
@@ -143,7 +144,8 @@ def validate_command(find_wiring: bool, **options: Any) -> None:
     def run() -> Report:
         from converter.pipeline import validate
 
-        return validate(_request(options, find_wiring))
+        with show.status() as told:
+            return validate(_request(options, find_wiring), told)
 
     show.run(run, "validated")
 
@@ -374,6 +376,25 @@ class _Show:
         from converter.report.text import Printer
 
         Printer(sys.stderr, self._verbose).failed(problem)
+
+    @contextmanager
+    def status(self) -> Iterator[Callable[[str], None]]:
+        """A line that says what a proof is at, on a terminal, while it lasts; nothing elsewhere."""
+        if self._quiet or not sys.stderr.isatty():
+            yield lambda what: None
+            return
+        from rich.console import Console
+
+        line = Console(stderr=True).status("")
+
+        def told(what: str) -> None:
+            line.update(what)
+            line.start()
+
+        try:
+            yield told
+        finally:
+            line.stop()
 
     @contextmanager
     def progress(self, total: int) -> Iterator[Callable[[int], None]]:

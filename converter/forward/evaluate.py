@@ -14,6 +14,7 @@ from converter.forward.scores import Outcome
 from converter.forward.states import States
 
 BLOCK = {"cpu": 512, "cuda": 4096}  # rows computed at once
+_CPU = torch.device("cpu")
 FLOOR = 0.01  # share of probability spread over the whole vocabulary, so that no likelihood is zero
 
 
@@ -55,34 +56,49 @@ def evaluate(
     sides: Sequence[Side],
     sequences: Sequence[States],
     steps: int,
-    advance: Callable[[int], None] = lambda rows: None,
+    told: Callable[[int], None] = lambda done: None,
 ) -> list[Evaluation]:
-    """Run every side over every row of the sequences; `advance` is told of rows that are done."""
+    """Run every side over every row of the sequences; `told` hears how many are done.
+
+    All sides are on one device, in one dtype. A sequence that goes on in the next block keeps its step-0 keys until
+    its last row; nothing else is kept of a block but the outcomes.
+    """
     results = [Evaluation([_empty(s, steps) for s in sequences]) for _ in sides]
-    histories = [[History() for _ in sequences] for _ in sides]
-    device = sides[0].model.device
+    drafts = [draft_ids(side.to_target, side.vocab_size) for side in sides]
+    histories: list[dict[int, History]] = [{} for _ in sides]
+    device, dtype = sides[0].model.device, sides[0].model.dtype
+    done = 0
     for batch in batches([len(s.tokens) - 1 for s in sequences], BLOCK[device.type]):
+        spans = [(sequences[i], start, count) for i, start, count in batch]
         captured: dict[int, Tensor] = {}
         for point in dict.fromkeys(p for side in sides for p in side.points):
-            parts = [sequences[i].state(point, start, start + count) for i, start, count in batch]
-            captured[point] = torch.cat(parts).to(device, sides[0].model.dtype)
-        first: list[Tensor] = []
-        for side, result, history in zip(sides, results, histories, strict=True):
-            pieces = [Piece(start, count, history[i]) for i, start, count in batch]
-            states = torch.cat([captured[p] for p in side.points], dim=-1)
-            tokens = token_rows(side.embedding, [(sequences[i], start, count) for i, start, count in batch], steps)
-            tokens = tokens.to(device, side.model.dtype)
-            for step, normed in enumerate(side.model.steps(side.model.combine(states), tokens.unbind(), pieces)):
+            parts = [sequence.state(point, start, start + count) for sequence, start, count in spans]
+            captured[point] = torch.cat(parts).to(device, dtype)
+        tokens = {
+            embedding: token_rows(embedding, spans, steps, device, dtype)
+            for embedding in dict.fromkeys(side.embedding for side in sides)
+        }
+        first: list[tuple[Tensor, Tensor]] = []
+        for side, draft, result, history in zip(sides, drafts, results, histories, strict=True):
+            pieces = [Piece(start, count, history.setdefault(i, History())) for i, start, count in batch]
+            combined = side.model.combine(torch.cat([captured[p] for p in side.points], dim=-1))
+            for step, normed in enumerate(side.model.steps(combined, tokens[side.embedding].unbind(), pieces)):
                 logits = side.model.logits(normed)
-                valid = _valid(sequences, batch, step).to(device)
-                choices = side.to_target.to(device)[logits.argmax(-1)]
-                _keep(result, sequences, batch, step, choices, likelihoods(side, logits, sequences, batch, step))
-                result.finite = result.finite and bool(logits[valid].isfinite().all())
-                if side is sides[0]:
-                    first += [logits, choices]
-                else:
-                    _compare(result.difference, logits, choices, first[2 * step], first[2 * step + 1], valid)
-        advance(sum(count for *_, count in batch))
+                choices = side.to_target[logits.argmax(-1).cpu()]
+                labels = torch.cat([window_1d(s.target_next, start + 1 + step, count) for s, start, count in spans])
+                likelihood = smoothed(logits, labels, draft, side.vocab_size)
+                _keep(result, sequences, batch, step, choices, likelihood)
+                valid = _valid(sequences, batch, step)
+                result.finite = result.finite and bool(_finite(logits)[valid].all())
+                if side is not sides[0]:
+                    _compare(result.difference, logits, choices, *first[step], valid)
+                elif len(sides) > 1:
+                    first.append((logits, choices))
+            for i, start, count in batch:
+                if start + count == len(sequences[i].tokens) - 1:
+                    del history[i]
+        done += sum(count for *_, count in batch)
+        told(done)
     return results
 
 
@@ -103,23 +119,21 @@ def batches(lengths: Sequence[int], rows: int) -> Iterator[list[tuple[int, int, 
         yield batch
 
 
-def token_rows(embedding: Embedding, pieces: Sequence[tuple[States, int, int]], steps: int) -> Tensor:
+def token_rows(
+    embedding: Embedding,
+    pieces: Sequence[tuple[States, int, int]],
+    steps: int,
+    device: torch.device = _CPU,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
     """[steps, N, H]: the embedding of x_{i+1+k} for row i of pieces (sequence, start, count); zeros past the end."""
     per_step: list[list[Tensor]] = [[] for _ in range(steps)]
     for sequence, start, count in pieces:
         stop = min(start + count + steps, len(sequence.tokens))
-        rows = embedding.rows(sequence, start + 1, stop)
+        rows = embedding.rows(sequence, start + 1, stop).to(device, dtype)
         for k in range(steps):
             per_step[k].append(window(rows, k, count))
     return torch.stack([torch.cat(parts) for parts in per_step])
-
-
-def likelihoods(
-    side: Side, logits: Tensor, sequences: Sequence[States], batch: Sequence[tuple[int, int, int]], step: int
-) -> Tensor:
-    """[N] log-probability of each row's label at this step, smoothed by FLOOR; label x: the target's choice."""
-    labels = torch.cat([window_1d(sequences[i].target_next, start + 1 + step, count) for i, start, count in batch])
-    return smoothed(logits, labels, draft_ids(side.to_target, side.vocab_size), side.vocab_size)
 
 
 def draft_ids(to_target: Tensor, vocab_size: int) -> Tensor:
@@ -161,6 +175,11 @@ def _valid(sequences: Sequence[States], batch: Sequence[tuple[int, int, int]], s
     )
 
 
+def _finite(logits: Tensor) -> Tensor:
+    """[N] bool: every logit of the row is a number. The extremes tell, without a copy."""
+    return (logits.amin(-1).isfinite() & logits.amax(-1).isfinite()).cpu()
+
+
 def _keep(
     result: Evaluation,
     sequences: Sequence[States],
@@ -169,7 +188,7 @@ def _keep(
     choices: Tensor,
     likelihood: Tensor,
 ) -> None:
-    offset, choices, likelihood = 0, choices.cpu(), likelihood.cpu()
+    offset, likelihood = 0, likelihood.cpu()
     for i, start, count in batch:
         stop = min(start + count, len(sequences[i].tokens) - 1 - step)
         if stop > start:
@@ -184,7 +203,7 @@ def _compare(
     if logits.shape != first.shape:
         difference.logits = float("inf")
     elif bool(valid.any()):
-        gap = float((logits - first)[valid].abs().max())
+        gap = float((logits - first).abs_().amax(-1).cpu()[valid].max())
         difference.logits = max(difference.logits, gap if gap == gap else float("inf"))
     difference.choices += int((choices != first_choices)[valid].sum())
     difference.rows += int(valid.sum())

@@ -28,6 +28,7 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
 }
 PIECE = 512  # rows computed at once where the caller has no reason for another number
+_QUERIES = 256  # rows that attend at once, under one mask: more of them compute more keys that a row does not see
 _SCORES = 2**28  # attention scores held at once, should the kernel hold them at all: 1 GiB in fp32
 
 
@@ -155,44 +156,45 @@ class DraftModel:
         """q [N, heads, D] -> [N, heads * D]; `chain` has the keys and values of steps 0..k of these rows."""
         outs, offset = [], 0
         for piece in pieces:
-            rows = slice(offset, offset + piece.count)
-            own = [(k[rows], v[rows]) for k, v in chain]
-            if len(own) == 1:
-                _remember(piece.history, layer, *own[0])
-            outs.append(self._attend(q[rows], own[1:], piece, layer))
-            offset += piece.count
+            if len(chain) == 1:
+                _remember(piece.history, layer, *(x[offset : offset + piece.count] for x in chain[0]))
+            end = piece.start + piece.count
+            queries = min(_QUERIES, max(1, _SCORES // (self.spec.num_attention_heads * end)))
+            for start in range(piece.start, end, queries):
+                rows = slice(offset, offset + min(queries, end - start))
+                own = [(k[rows], v[rows]) for k, v in chain[1:]]
+                outs.append(self._attend(q[rows], own, piece.history, start, layer))
+                offset = rows.stop
         return torch.cat(outs)
 
-    def _attend(self, q: Tensor, own: Sequence[tuple[Tensor, Tensor]], piece: Piece, layer: int) -> Tensor:
-        """q [B, heads, D] -> [B, heads * D].
+    def _attend(
+        self, q: Tensor, own: Sequence[tuple[Tensor, Tensor]], history: History, start: int, layer: int
+    ) -> Tensor:
+        """q [B, heads, D] of rows start..start+B-1 -> [B, heads * D]; `own` has their keys and values of steps 1..k.
 
         A row sees the step-0 keys of rows up to itself, within the window (which counts the row itself, as in
         speculators 0.9.0 models/attention.py), and always its own later steps.
         """
-        window = self.spec.layer_windows[layer]
-        first = 0 if window is None else max(0, piece.start - window + 1)
-        end = piece.start + piece.count
-        row = torch.arange(piece.start, end, device=q.device)[:, None]
+        window, count = self.spec.layer_windows[layer], len(q)
+        first = 0 if window is None else max(0, start - window + 1)
+        end = start + count
+        row = torch.arange(start, end, device=q.device)[:, None]
         column = torch.arange(first, end, device=q.device)
         seen = column <= row
         if window is not None:
             seen &= column > row - window
-        seen = torch.cat([seen, *(torch.eye(piece.count, dtype=torch.bool, device=q.device) for _ in own)], dim=1)
-        keys = torch.cat([piece.history.keys[layer][first:end], *(k for k, _ in own)]).transpose(0, 1)[None]
-        values = torch.cat([piece.history.values[layer][first:end], *(v for _, v in own)]).transpose(0, 1)[None]
-        queries = max(1, _SCORES // (self.spec.num_attention_heads * keys.shape[2]))
-        outs = [
-            F.scaled_dot_product_attention(
-                q[start : start + queries].transpose(0, 1)[None],
-                keys,
-                values,
-                attn_mask=seen[start : start + queries],
-                scale=self.spec.head_dim**-0.5,
-                enable_gqa=True,
-            )
-            for start in range(0, piece.count, queries)
-        ]
-        return torch.cat(outs, dim=2)[0].transpose(0, 1).reshape(piece.count, -1)
+        seen = torch.cat([seen, *(torch.eye(count, dtype=torch.bool, device=q.device) for _ in own)], dim=1)
+        keys = torch.cat([history.keys[layer][first:end], *(k for k, _ in own)])
+        values = torch.cat([history.values[layer][first:end], *(v for _, v in own)])
+        out = F.scaled_dot_product_attention(
+            q.transpose(0, 1)[None],
+            keys.transpose(0, 1)[None],
+            values.transpose(0, 1)[None],
+            attn_mask=seen,
+            scale=self.spec.head_dim**-0.5,
+            enable_gqa=True,
+        )
+        return out[0].transpose(0, 1).reshape(count, -1)
 
     def _linear(self, x: Tensor, name: str) -> Tensor:
         return F.linear(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))

@@ -179,13 +179,7 @@ def _cannot_tell(judgement: Judgement, undecided: Sequence[Ranked]) -> Finding:
         "the sample cannot tell this wiring from another",
         where="the sample",
         found=f"{judgement.positions:,} positions; not told apart: {'; '.join(names[:4])}{more}",
-        expected=f"about {_rounded(judgement.needed):,} positions would tell",
+        expected=f"about {judgement.needed:,} positions would tell",
         why="the proof stops short of `sample`: the engine computes what is declared, perhaps not what was trained",
         fix=("give a longer sample (more sequences, or --sample FOLDER with several)",),
     )  # fmt: skip
-
-
-def _rounded(count: int) -> int:
-    """To two digits, upwards: an estimate."""
-    unit: int = 10 ** max(len(str(count)) - 2, 0)
-    return -(-count // unit) * unit

@@ -114,8 +114,8 @@ class Proof:
         return max((a.difference for a in self.agreements), default=None)
 
 
-def prove(question: Question, advance: Callable[[int], None] = lambda rows: None) -> Proof:
-    """Run all forwards, hold them against each other, score them, and judge the wiring."""
+def prove(question: Question, told: Callable[[str], None] = lambda what: None) -> Proof:
+    """Run all forwards, hold them against each other, score them, and judge the wiring; `told` hears how far it is."""
     drafter, sample, device = question.drafter, question.sample, question.device
     sequences: Sequence[States] = sample.sequences if sample is not None else _random(question)
     rows = question.target.embedding if question.target is not None else None
@@ -135,7 +135,13 @@ def prove(question: Question, advance: Callable[[int], None] = lambda rows: None
             if files in question.engines:
                 found.append(findings_of.not_computable(str(problem), files.engine))
     alone = [run for run in runs if run.same is None]
-    trained, *evaluations = evaluate([first, *(run.side for run in alone)], sequences, question.steps, advance)
+    total = sum(len(s.tokens) - 1 for s in sequences)
+    trained, *evaluations = evaluate(
+        [first, *(run.side for run in alone)],
+        sequences,
+        question.steps,
+        lambda done: told(f"forward pass: {done:,} of {total:,} rows"),
+    )
     if not all(e.finite for e in (trained, *evaluations)):
         return Proof("none", (findings_of.not_finite(),), str(device))
     for run, evaluation in zip(alone, evaluations, strict=True):
@@ -164,7 +170,7 @@ def prove(question: Question, advance: Callable[[int], None] = lambda rows: None
         embedding=scored_side.embedding.whose,
         costs=tuple(costs),
     )
-    return proof if sample is None else _on_sample(question, proof, sample, around, first, scored)
+    return proof if sample is None else _on_sample(question, proof, sample, around, first, scored, told)
 
 
 @dataclass
@@ -189,14 +195,20 @@ def _computes_the_same(a: EngineFiles, b: EngineFiles) -> bool:
 
 
 def _on_sample(
-    question: Question, proof: Proof, sample: Sample, around: Surroundings, first: Side, scored: Evaluation
+    question: Question,
+    proof: Proof,
+    sample: Sample,
+    around: Surroundings,
+    first: Side,
+    scored: Evaluation,
+    told: Callable[[str], None],
 ) -> Proof:
     """The scores, the neighbours of the wiring and the sample's anchors; the level that they reach."""
     found = list(proof.findings)
     in_draft = torch.zeros(first.vocab_size, dtype=torch.bool)
     in_draft[first.to_target] = True
     scores = score(scored.outcomes, in_draft=in_draft)
-    judge = Judge(first, sample.sequences, question.steps, _alternatives(question, around, first, sample))
+    judge = Judge(first, sample.sequences, question.steps, _alternatives(question, around, first, sample), told)
     wiring = declared(first.model.spec)
     judgement = judge.find() if question.find_wiring else judge.neighbours(wiring)
     problems = findings_of.of_wiring(judgement, wiring, question.find_wiring, question.points_known)

@@ -239,7 +239,7 @@ def _sequence(
     if stored.choices is not None:
         following = stored.choices
     elif labels == "computed" and head is not None:
-        following = _Computed(stored, head, last)
+        following = _Computed(stored, counts, head, last)
     else:
         # After the last token the text says nothing, so that position does not count.
         following = torch.cat([tokens[1:], tokens[-1:]])
@@ -251,9 +251,13 @@ def _sequence(
 
 @dataclass(frozen=True)
 class _Computed:
-    """The target's choices [T] by its head; computed once, when a score first asks for them."""
+    """The target's choices [T] by its head; computed once, when a score first asks for them.
+
+    Only at tokens that count and those before them: elsewhere nothing asks, and a head is wide. There the text stands.
+    """
 
     stored: Stored
+    counts: Tensor
     head: TargetHead
     last: Last
 
@@ -261,9 +265,13 @@ class _Computed:
         normed = self.last == "normed"
         source = self.stored.normed if normed else self.stored.states
         assert source is not None
-        return self.head.choices(
-            source.rows(0 if normed else int(self.last or 0), 0, len(self.stored.tokens)), normed=normed
-        )
+        tokens = self.stored.tokens
+        states = source.rows(0 if normed else int(self.last or 0), 0, len(tokens))
+        asked = self.counts.clone()
+        asked[:-1] |= self.counts[1:]
+        choices = torch.cat([tokens[1:], tokens[-1:]])
+        choices[asked] = self.head.choices(states[asked], normed=normed)
+        return choices
 
 
 def finite(values: Tensor, sequence: SampleSequence, point: int, start: int) -> Tensor:

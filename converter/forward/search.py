@@ -67,8 +67,10 @@ class Judgement:
 
     @property
     def needed(self) -> int:
-        """Positions on which what is undecided here would show."""
-        return max((r.contrast.needed for r in self.those("undecided")), default=0)
+        """Positions on which what is undecided here would show: an estimate, to two digits, upwards."""
+        count = max((r.contrast.needed for r in self.those("undecided")), default=0)
+        unit: int = 10 ** max(len(str(count)) - 2, 0)
+        return -(-count // unit) * unit
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -85,8 +87,15 @@ class Judgement:
 class Judge:
     """Scores wirings of one reference side on one sample."""
 
-    def __init__(self, side: Side, sequences: Sequence[States], steps: int, alternatives: Alternatives) -> None:
-        self._side, self._sequences, self._steps = side, sequences, steps
+    def __init__(
+        self,
+        side: Side,
+        sequences: Sequence[States],
+        steps: int,
+        alternatives: Alternatives,
+        told: Callable[[str], None] = lambda what: None,
+    ) -> None:
+        self._side, self._sequences, self._steps, self._told = side, sequences, steps, told
         self._alternatives = alternatives
         self._known: dict[tuple[Stretch, ...], dict[Wiring, Tensor]] = {}
         self._rows: dict[tuple[Stretch, ...], tuple[Tensor, Tensor]] = {}  # rows that count, and their stretch
@@ -125,18 +134,16 @@ class Judge:
     def neighbours(self, wiring: Wiring) -> Judgement:
         return self.judge(wiring, self._alternatives.neighbours(wiring))
 
-    def find(self, told: Callable[[str], None] = lambda what: None) -> Judgement:
+    def find(self) -> Judgement:
         """Search among all points and flags; the best wiring, and the others against it on other positions."""
         parts = stretches(self._sequences)
         searched = next(groups(parts, [max(min(_SEARCHED, sum(p.positions for p in parts) // 4), 1)]))
         scorer = self._scorer(searched)
         start = declared(self._side.model.spec)
-        told("points")
         kept = self._best_points(scorer, start)
-        told("flags, map, embedding")
+        self._told("search: flags, map, embedding")
         full = {w: float(scorer.likelihood(w).sum()) for w in self._variants(kept)}
         kept = sorted(full, key=lambda w: -full[w])[:_KEPT]
-        told("its neighbours")
         others = dict.fromkeys([*kept, *self._alternatives.neighbours(kept[0]), start])
         best = kept[0]
         for _ in range(_TURNS):
@@ -159,7 +166,11 @@ class Judge:
         if missing:
             scorer = self._scorer(group)
             self._rows[tuple(group)] = scorer.scored[0], scorer.unit
-            known |= {w: scorer.likelihood(w) for w in missing}
+            for wiring in missing:
+                known[wiring] = scorer.likelihood(wiring)
+                self._told(
+                    f"other wirings: {sum(map(len, self._known.values())):,} runs of {len(group)} stretches of text"
+                )
         return known
 
     def _best_points(self, scorer: WiringScorer, start: Wiring) -> list[Wiring]:
@@ -169,6 +180,7 @@ class Judge:
         def score(wiring: Wiring) -> float:
             if wiring not in scores:
                 scores[wiring] = float(scorer.likelihood(wiring, 1).sum())
+                self._told(f"search: {len(scores):,} choices of points")
             return scores[wiring]
 
         known, count = self._alternatives.points, len(start.points)
@@ -181,9 +193,11 @@ class Judge:
             for wiring in residuals:
                 for points in self._starts(start.points):
                     score(replace(wiring, points=points))
-            # A start of each residual, since a wrong one hides which points are right.
-            for wiring in [max((w for w in scores if w.flags == r.flags), key=score) for r in residuals]:
-                self._climb(wiring, score)
+            best = self._climb(max(scores, key=score), score)
+            # A wrong residual costs far more than wrong points; still, it may have hidden which are right.
+            flipped = best.with_flag(FLAGS[0], not best.flags[0])
+            if score(flipped) > score(best):
+                self._climb(flipped, score)
         return sorted(scores, key=lambda w: -scores[w])[:_KEPT]
 
     def _starts(self, points: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -195,7 +209,7 @@ class Judge:
         found.append(tuple(self._alternatives.points[i] for i in spread))
         return [p for p in dict.fromkeys(found) if set(p) <= set(self._alternatives.points) and len(set(p)) == count]
 
-    def _climb(self, wiring: Wiring, score: Callable[[Wiring], float]) -> None:
+    def _climb(self, wiring: Wiring, score: Callable[[Wiring], float]) -> Wiring:
         """Change one point at a time, then the whole as its neighbours do, as long as that helps."""
         while True:
             best = wiring
@@ -207,7 +221,7 @@ class Judge:
             for other in neighbours(best, self._alternatives.points, (), (), ()):
                 best = max(best, other, key=score)
             if best == wiring:
-                return
+                return best
             wiring = best
 
     def _variants(self, wirings: Sequence[Wiring]) -> list[Wiring]:
