@@ -71,7 +71,9 @@ def written(plan: Plan, folder: Path, target: Target) -> list[EngineFiles]:
         view = engine.view(config, list(checkpoint.tensors), target, plan.launch)
         assert view.spec is not None
         embedding = engine.replaces_embedding(view.spec)
-        found.append(EngineFiles(str(engine), view.spec, checkpoint, view.received, embedding))
+        found.append(
+            EngineFiles(str(engine), view.spec, checkpoint, view.received, embedding, engine.stops(view, target))
+        )
     return found
 
 
@@ -92,7 +94,8 @@ def unwritten(engine: EngineRelease, drafter: Drafter, target: Target) -> Engine
     names = {c: drafter.tensors[c] for c in view.received if c in drafter.tensors}
     if "d2t" in view.received and drafter.vocab is not None:
         names.setdefault("d2t", "d2t")
-    return EngineFiles(str(engine), spec, drafter.checkpoint, names, engine.replaces_embedding(spec))
+    stops = engine.stops(view, target)
+    return EngineFiles(str(engine), spec, drafter.checkpoint, names, engine.replaces_embedding(spec), stops)
 
 
 def read_proof_sample(wish: Wish, drafter: Drafter, target: Target, weights: TargetWeights | None) -> Sample | None:

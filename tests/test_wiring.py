@@ -155,6 +155,20 @@ def test_a_short_sample_stops_at_agreement(tmp_path: Path) -> None:
     assert errors(strict) == ["N108"]
 
 
+def test_windows_that_move_with_the_steps_are_no_disagreement(tmp_path: Path) -> None:
+    """Engines count a window from the drafted token, the trainer from the chain's first row."""
+
+    def narrow(config: Config) -> None:
+        config["transformer_layer_config"] |= {"sliding_window": 16, "use_sliding_window": True}
+
+    report = run(copy_of("l_defaults", tmp_path / "in", narrow), tmp_path / "out", "vllm==0.33.0", sample=SAMPLE)
+    assert report.outcome == "converted" and "N109" in codes(report)
+    assert report.proof is not None and report.proof.level == "anchored"
+    assert report.proof.difference is not None and report.proof.difference > 0.01
+    wide = run(DRAFTERS / "l_defaults", tmp_path / "out2", "vllm==0.33.0", sample=SAMPLE)  # 2,048
+    assert "N109" not in codes(wide) and wide.proof is not None and wide.proof.difference == 0
+
+
 # --- labels ---------------------------------------------------------------------------------------------------
 
 

@@ -53,14 +53,17 @@ class DraftModel:
     """A drafter of `spec` with `weights` (canonical name -> tensor of one dtype; shapes as drafter/layout.py says).
 
     Norms and logits are computed in fp32, everything else in the dtype of the weights.
+    windows_move   False: a window lies over the step-0 keys and stays where it is in later steps, as in training;
+                   True: it counts positions and moves on with the steps, own ones among them, as in engines
     Raises NotComputable where the spec has a part that this pass does not know.
     """
 
-    def __init__(self, spec: DrafterSpec, weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, spec: DrafterSpec, weights: Mapping[str, Tensor], windows_move: bool = False) -> None:
         if spec.hidden_act not in _ACTIVATIONS:
             raise NotComputable(f"the activation {spec.hidden_act}")
         self.spec = spec
         self.weights = weights
+        self.windows_move = windows_move
         self.device, self.dtype = weights["fc.weight"].device, weights["fc.weight"].dtype
         inverse, self._rope_scale = frequencies(spec.rope, spec.head_dim)
         self._inverse = inverse.to(self.device)
@@ -173,7 +176,7 @@ class DraftModel:
         """q [B, heads, D] of rows start..start+B-1 -> [B, heads * D]; `own` has their keys and values of steps 1..k.
 
         A row sees the step-0 keys of rows up to itself, within the window (which counts the row itself, as in
-        speculators 0.9.0 models/attention.py), and always its own later steps.
+        speculators 0.9.0 models/eagle3/attention.py), and always its own later steps; see `windows_move`.
         """
         window, count = self.spec.layer_windows[layer], len(q)
         first = 0 if window is None else max(0, start - window + 1)
@@ -182,8 +185,10 @@ class DraftModel:
         column = torch.arange(first, end, device=q.device)
         seen = column <= row
         if window is not None:
-            seen &= column > row - window
-        seen = torch.cat([seen, *(torch.eye(count, dtype=torch.bool, device=q.device) for _ in own)], dim=1)
+            seen &= column > row - window + (len(own) if self.windows_move else 0)
+        itself = torch.eye(count, dtype=torch.bool, device=q.device)
+        near = [not self.windows_move or window is None or age < window for age in reversed(range(len(own)))]
+        seen = torch.cat([seen, *(itself & kept for kept in near)], dim=1)
         keys = torch.cat([history.keys[layer][first:end], *(k for k, _ in own)])
         values = torch.cat([history.values[layer][first:end], *(v for _, v in own)])
         out = F.scaled_dot_product_attention(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from converter.findings import Finding, error, warning
+from converter.findings import Finding, error, note, warning
 from converter.forward.contrast import Contrast
 from converter.forward.evaluate import Difference
 from converter.forward.scores import Scores
@@ -41,6 +41,18 @@ def not_finite() -> Finding:
         where="logits",
         found="NaN or infinity",
         why="a weight or a state of the sample is NaN or infinite, or overflows; no draft token means anything then",
+    )
+
+
+def windows_move(engine: str, difference: Difference) -> Finding:
+    """N109: no fault of the conversion, and small."""
+    changed = difference.choices / max(difference.rows, 1)
+    return note(
+        "N109",
+        f"from the second draft step on {engine} sees a little less of the past than in training",
+        where="layer_windows",
+        found=f"logits differ by up to {difference.logits:.3g}, {changed:.1%} of the drafts are other tokens",
+        why="it counts a sliding window from the drafted token, the trainer from the row that the chain starts at",
     )
 
 

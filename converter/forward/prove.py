@@ -146,7 +146,7 @@ def prove(question: Question, told: Callable[[str], None] = lambda what: None) -
         return Proof("none", (findings_of.not_finite(),), str(device))
     for run, evaluation in zip(alone, evaluations, strict=True):
         run.evaluation = evaluation
-    agreements, costs, served = [], [], []
+    agreements, costs, served, moved = [], [], [], []
     for run in runs:
         evaluation = run.result
         difference, proved = evaluation.difference, run.files in question.engines
@@ -154,7 +154,9 @@ def prove(question: Question, told: Callable[[str], None] = lambda what: None) -
             served.append((run.side, evaluation))
             changed = difference.choices / max(difference.rows, 1)
             agreements.append(Agreement(run.files.engine, difference.logits, changed))
-        if difference.logits > TOLERANCE[around.dtype] or _names_others(first, run.side):
+        if difference.logits > TOLERANCE[around.dtype] and _only_windows_move(question, around, first, run.side):
+            moved.append(findings_of.windows_move(run.files.engine, difference))
+        elif difference.logits > TOLERANCE[around.dtype] or _names_others(first, run.side):
             side = replace(run.side, label=run.files.engine)
             finding = _disagreement(question, around, first, side, trained, evaluation)
             found += [finding] if proved else []
@@ -163,7 +165,7 @@ def prove(question: Question, told: Callable[[str], None] = lambda what: None) -
     agree = bool(served) and not found
     proof = Proof(
         "agreement" if agree else "none",
-        tuple(found),
+        (*found, *moved),
         str(device),
         agreements=tuple(agreements),
         sequences=len(sequences),
@@ -223,7 +225,7 @@ def _on_sample(
     embedding = question.target.embedding if question.target is not None else None
     anchors = anchor(sample, embedding, question.head, question.layers)
     level = proof.level
-    if level == "agreement" and not found and not problems:
+    if level == "agreement" and not problems and all(f.severity == "note" for f in found):
         level = "sample"
         if anchors.anchored:
             level = "measured" if sample.captured and sample.fingerprint else "anchored"
@@ -299,6 +301,15 @@ def _no_better_than_frequencies(scored: Evaluation, vocab_size: int) -> bool:
         given = outcome.likelihood[0, : outcome.rows(0)][kept]
         contrast.add(frequency - given, torch.full((int(kept.sum()),), number))
     return contrast.verdict != "worse"
+
+
+def _only_windows_move(question: Question, around: Surroundings, first: Side, side: Side) -> bool:
+    """Whether the trainer's forward differs from the engine's in nothing but how windows move with the steps."""
+    if all(window is None for window in first.model.spec.layer_windows) or _names_others(first, side):
+        return False
+    moving = replace(first, model=DraftModel(first.model.spec, first.model.weights, windows_move=True))
+    [_, theirs] = evaluate([moving, side], around.sequences, question.steps)
+    return theirs.difference.logits <= TOLERANCE[around.dtype]
 
 
 def _disagreement(

@@ -28,6 +28,7 @@ class EngineFiles:
 
     spec    what the release computes (EngineRelease.view)
     names   canonical -> name in `checkpoint`, of what the release loads; d2t among them if it does
+    stops   why the release computes nothing of it; "" where it runs
     """
 
     engine: str
@@ -35,6 +36,7 @@ class EngineFiles:
     checkpoint: Checkpoint
     names: Mapping[str, str]
     takes_target_embedding: bool
+    stops: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,12 @@ def reference(drafter: Drafter, around: Surroundings) -> Side:
 
 
 def engine(files: EngineFiles, drafter: Drafter, first: Side, around: Surroundings) -> Side:
-    """The release's own forward; `first` is the reference, whose weights are shared where they are the same."""
+    """The release's own forward; `first` is the reference, whose weights are shared where they are the same.
+
+    Raises NotComputable, also where the release stops before it computes anything.
+    """
+    if files.stops:
+        raise NotComputable(files.stops)
     spec = files.spec
     twins = first.model.weights
     weights = weights_of(spec, files.checkpoint, files.names, around.device, around.dtype, twins)
@@ -82,7 +89,12 @@ def engine(files: EngineFiles, drafter: Drafter, first: Side, around: Surroundin
         same = files.checkpoint is drafter.checkpoint and own == drafter.tensors.get(EMBEDDING)
         rows = first.embedding if same else embeddings.of_checkpoint(files.checkpoint, own, around.sequences)
     return Side(
-        files.engine, DraftModel(spec, weights), spec.capture_points, rows, _loaded_map(files, drafter), spec.vocab_size
+        files.engine,
+        DraftModel(spec, weights, windows_move=True),
+        spec.capture_points,
+        rows,
+        _loaded_map(files, drafter),
+        spec.vocab_size,
     )
 
 

@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from converter.drafter.layout import expected_tensors
+from converter.drafter.points import describe_point
 from converter.drafter.quantised import companion_of, weight_of
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
@@ -186,6 +187,26 @@ class EngineRelease:
         if spec.draft_vocab_size != spec.vocab_size and "d2t" not in received:
             missing.append("d2t")  # no release stops without it: draft ids are taken for target ids
         return EngineView(spec, received, tuple(missing), tuple(ignored))
+
+    def stops(self, view: EngineView, target: Target) -> str:
+        """Why this release computes nothing of what it sees; "" where it runs, rightly or wrongly."""
+        spec = view.spec
+        if spec is None:
+            return "its config cannot be read"
+        for attribute, limit in self.limits.items():
+            if self.broken_limit(spec, attribute):
+                return str(limit["otherwise"])
+        unknown = self.rules.get("unknown_tensors")
+        lost = [n for n in view.ignored if unknown and not any(part in n for part in unknown["dropped"])]
+        if unknown and lost:
+            return f"{unknown['otherwise']} ({lost[0]})"
+        if "d2t" in view.received and not spec.reduced_vocabulary and "full_vocabulary_map" in self.rules:
+            return "it takes no map over the full vocabulary (d2t)"
+        rule = self.target(target.architecture)
+        for point in spec.capture_points if rule else ():
+            if rule and rule.capture(point, target.layers) != "works":
+                return f"the target's class does not hand out {describe_point(point)}"
+        return ""
 
     def launch_command(
         self, target: Target, out: str, steps: int, spec: DrafterSpec

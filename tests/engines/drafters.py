@@ -34,7 +34,7 @@ LOGIT_FAULT = 1.0
 #: The recorded logits of steps after the first are every fourth row.
 ROWS_RECORDED = 4
 
-Job = dict[str, str]
+Job = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ class Workshop:
         """A copy of a converted folder, to be damaged."""
         return shutil.copytree(folder, folder.parent / name.replace(" ", "-"))
 
-    def job(self, name: str, folder: Path, inputs: dict[str, np.ndarray]) -> Job:
-        """A job for load_sglang.py and load_vllm.py."""
+    def job(self, name: str, folder: Path, inputs: dict[str, np.ndarray], **more: Any) -> Job:
+        """A job for load_sglang.py and load_vllm.py; `more` are further keys of it."""
         files = folder.parent / f"job-{name.replace(' ', '-')}"
         save_file(inputs, f"{files}.inputs")
         return {
@@ -90,6 +90,7 @@ class Workshop:
             "dtype": "float32",
             "inputs": f"{files}.inputs",
             "outputs": f"{files}.outputs",
+            **more,
         }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +70,34 @@ def next_step_mask(rows: int) -> torch.Tensor:
     return mask
 
 
+@dataclass(frozen=True)
+class Rows:
+    """What attention must know of the rows of one pass: where they stand, and who sees whom (None: causal)."""
+
+    positions: torch.Tensor
+    mask: torch.Tensor | None = None
+
+    def seen(self, window: int | None) -> torch.Tensor | None:
+        """The mask with a window laid over it, which counts positions, the row's own among them."""
+        if window is None:
+            return self.mask
+        distance = self.positions[:, None] - self.positions
+        mask = distance >= 0 if self.mask is None else self.mask
+        return mask & (distance < window)
+
+
 def attention_over_one_sequence(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     head_dim: int,
     scale: float,
-    mask: torch.Tensor | None,
+    rows: Rows | None,
+    window: int | None = None,
 ) -> torch.Tensor:
-    """PyTorch's attention over the rows of one sequence; causal, unless there is a mask."""
+    """PyTorch's attention over the rows of one sequence; causal and without a window where there are no `rows`."""
     tokens = q.shape[0]
+    mask = None if rows is None else rows.seen(window)
 
     def by_head(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.reshape(1, tokens, -1, head_dim).transpose(1, 2)

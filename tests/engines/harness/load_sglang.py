@@ -17,6 +17,8 @@ A job:
                    embed_tokens [V, H]         the target's embedding
                    lm_head [V, H]              the target's head, for drafters that share it
     target_weights  safetensors file of the target, for embed_tokens and lm_head if not in `inputs`
+    launch       optional options of the server's command line beside those, such as
+                 {"--speculative-draft-window-size": 15}
     outputs      optional safetensors file for the results of the forward pass:
                    logits [T, draft vocabulary]
                    hidden_states [T, H]        what the drafter is fed in its next step
@@ -71,6 +73,7 @@ def load(job: jobs.Job, result: jobs.Result) -> None:
         speculative_num_steps=3,
         speculative_eagle_topk=1,
         speculative_num_draft_tokens=4,
+        **{option.lstrip("-").replace("-", "_"): value for option, value in job.get("launch", {}).items()},
     )
     engine.start_process_groups()
 
@@ -186,7 +189,7 @@ def forward(
         torch.cat([input_ids, input_ids[1:]]),
         torch.cat([positions, positions[1:]]),
         torch.cat([projected[0], fed_back[:-1]]),
-        attention_mask=drafts.next_step_mask(rows),
+        mask=drafts.next_step_mask(rows),
     )
     return {
         "logits": logits.contiguous(),
@@ -200,10 +203,12 @@ def draft(
     input_ids: torch.Tensor,
     positions: torch.Tensor,
     states: torch.Tensor,
-    attention_mask: torch.Tensor | None = None,
+    mask: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits, and the hidden states that SGLang keeps for the next step."""
-    batch = engine.ForwardBatch(spec_info=types.SimpleNamespace(hidden_states=states), attention_mask=attention_mask)
+    batch = engine.ForwardBatch(
+        spec_info=types.SimpleNamespace(hidden_states=states), rows=drafts.Rows(positions, mask)
+    )
     no_logprobs = engine.ForwardBatch(extend_return_logprob=False)
     with torch.no_grad():
         to_head, [fed_back] = model.model(input_ids, positions, batch)

@@ -129,10 +129,10 @@ def forward(
         input_ids: torch.Tensor,
         positions: torch.Tensor,
         states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
+        mask: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits of the draft tokens, and the hidden states that vLLM keeps for the next step."""
-        with set_forward_context(attention_mask, config):
+        with set_forward_context(drafts.Rows(positions, mask), config):
             to_head, fed_back = model(input_ids, positions, states)
         logits = model.compute_logits(to_head)
         return (logits if columns is None else logits[:, columns]), fed_back
@@ -149,7 +149,7 @@ def forward(
             torch.cat([input_ids, input_ids[1:]]),
             torch.cat([positions, positions[1:]]),
             torch.cat([model.combine_hidden_states(states), fed_back[:-1]]),
-            attention_mask=drafts.next_step_mask(rows),
+            mask=drafts.next_step_mask(rows),
         )
     return {
         "logits": logits.contiguous(),

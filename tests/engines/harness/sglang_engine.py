@@ -181,8 +181,10 @@ def _attention_over_one_sequence(
     save_kv_cache: bool = True,
     **kwargs: Any,
 ) -> torch.Tensor:
-    """Causal, unless the batch brings an attention mask."""
-    return attention_over_one_sequence(q, k, v, self.head_dim, self.scaling, forward_batch.attention_mask)
+    """With the window that the class has set; SGLang counts it without the row's own position."""
+    reach = self.sliding_window_size
+    window = None if reach is None or reach < 0 else reach + 1
+    return attention_over_one_sequence(q, k, v, self.head_dim, self.scaling, forward_batch.rows, window)
 
 
 class ForwardMode:

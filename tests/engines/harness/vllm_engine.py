@@ -217,8 +217,8 @@ def _attention_over_one_sequence(
     value: torch.Tensor,
     **kwargs: Any,
 ) -> torch.Tensor:
-    mask = get_forward_context().attn_metadata
-    return attention_over_one_sequence(query, key, value, self.head_size, self.impl.scale, mask)
+    rows = get_forward_context().attn_metadata
+    return attention_over_one_sequence(query, key, value, self.head_size, self.impl.scale, rows, self.sliding_window)
 
 
 def finish() -> None:
