@@ -1,0 +1,136 @@
+"""What a proof is asked for, how far it reaches, and what it says where an engine cannot serve a drafter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from converter.errors import UsageError
+from converter.forward.states import random_states
+from tests.support import DRAFTERS, SAMPLE, TARGET, Tensors, check, codes, copy_of, errors, request, run
+from tests.test_cli import eagle3
+
+
+@pytest.mark.parametrize("name", ["a_plain", "l_defaults", "f_qwen3", "e_2layers"])
+def test_random_states_show_agreement_and_no_more(name: str, tmp_path: Path) -> None:
+    report = run(DRAFTERS / name, tmp_path / "out", "vllm==0.33.0", prove=True)
+    assert report.outcome == "converted"
+    assert report.proof is not None and report.proof.level == "agreement"
+    assert report.proof.difference is not None and report.proof.difference < 1e-3
+    assert report.proof.scores is None and report.proof.judgement is None
+
+
+def test_random_states_show_a_disagreement_too(tmp_path: Path) -> None:
+    report = run(DRAFTERS / "b_nbr", tmp_path / "out", allow=("K103",), prove=True)
+    assert report.proof is not None and report.proof.level == "none"
+    [finding] = [f for f in report.findings if f.code == "N102"]
+    assert finding.caused_by == "K103" and finding.allowed
+    assert "norm_before_residual is true in training, false in sglang 0.5.23" in finding.message
+
+
+def test_random_states_need_no_embedding(tmp_path: Path) -> None:
+    def drop(tensors: Tensors) -> None:
+        del tensors["embed_tokens.weight"]
+
+    report = run(copy_of("a_plain", tmp_path / "in", tensors=drop), tmp_path / "out", prove=True, target=None,
+                 target_arch="LlamaForCausalLM")  # fmt: skip
+    assert report.proof is not None and report.proof.level == "agreement"
+
+
+def test_random_states_are_the_same_whenever_they_are_asked_for() -> None:
+    [sequence] = random_states((1, 9), 8, 100, (20,))
+    assert sequence.points == (0, 1, 9)
+    assert torch.equal(sequence.state(9)[4:7], sequence.state(9, 4, 7))
+    assert not torch.equal(sequence.state(1), sequence.state(9))
+
+
+def test_a_refusal_says_what_serving_it_would_cost(tmp_path: Path) -> None:
+    """The forward that SGLang's own class computes (tests/engines/test_engine_forward.py), scored."""
+    report = run(DRAFTERS / "b_nbr", tmp_path / "out", sample=SAMPLE)
+    assert errors(report) == ["K103", "N102"]
+    [cost] = [f for f in report.findings if f.code == "N102"]
+    assert cost.why.startswith("step-0 accuracy 52.1 -> 47.3 %, step-1 52.1 -> 36.1 %, step-2 48.1 -> 20.2 %")
+    text = eagle3("convert", DRAFTERS / "b_nbr", tmp_path / "out", "--target", TARGET, "--sample", SAMPLE).stdout
+    assert text.startswith("Not converted: sglang 0.5.23 cannot compute this drafter.")
+
+
+def test_several_rules_are_named_and_each_costed(tmp_path: Path) -> None:
+    report = run(DRAFTERS / "d_fcnorm_normout", tmp_path / "out", "sglang==0.5.9", sample=SAMPLE)
+    [cost] = [f for f in report.findings if f.code == "N102"]
+    assert "fc_norm is true in training, false in sglang 0.5.9" in cost.message
+    assert "norm_output is true in training, false in sglang 0.5.9" in cost.message
+    assert "fc_norm alone: step-0 accuracy" in cost.why and "norm_output alone: step-0 accuracy 5" in cost.why
+
+
+def test_releases_that_compute_the_same_are_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from converter.forward import prove
+
+    runs = []
+    real = prove.evaluate
+    monkeypatch.setattr(prove, "evaluate", lambda sides, *rest: runs.append(len(sides)) or real(sides, *rest))
+    options: dict[str, Any] = {"target": TARGET, "sample": SAMPLE, "out": tmp_path / "out"}
+    from converter.pipeline import convert
+    from tests.support import quiet
+
+    report = convert(request(DRAFTERS / "a_plain", engines=("sglang>=0.5.21", "vllm>=0.32"), **options), quiet)
+    assert report.outcome == "converted"
+    assert report.proof is not None
+    assert [a.engine for a in report.proof.agreements] == [
+        *(f"sglang 0.5.{n}" for n in (21, 22, 23)),
+        *(f"vllm 0.{n}.0" for n in (32, 33)),
+    ]
+    assert runs == [3]  # the trainer's, SGLang's (the target's embedding), vLLM's (its own)
+
+
+def test_validate_keeps_what_an_engine_costs_with_that_engine() -> None:
+    report = check(DRAFTERS / "b_nbr", "sglang==0.5.23", "vllm==0.33.0", sample=SAMPLE)
+    assert report.outcome == "validated"
+    assert {f.code for f in report.verdicts["sglang==0.5.23"]} >= {"K103", "N102"}
+    assert not {"K103", "N102"} & set(codes(report))
+    assert report.proof is not None and report.proof.level == "anchored"
+    assert [a.engine for a in report.proof.agreements] == ["vllm 0.33.0"]
+
+
+def test_steps_are_what_was_asked_for_or_the_trainer_recommends(tmp_path: Path) -> None:
+    five = check(DRAFTERS / "a_plain", "sglang", sample=SAMPLE, steps=5)
+    assert five.proof is not None and five.proof.scores is not None
+    assert len(five.proof.scores.accuracy) == 5 and len(five.proof.scores.acceptance) == 5
+
+    def recommend(config: dict[str, Any]) -> None:
+        config["speculators_config"]["proposal_methods"][0]["speculative_tokens"] = 4
+
+    four = check(copy_of("a_plain", tmp_path / "in", recommend), "sglang", sample=SAMPLE)
+    assert four.proof is not None and four.proof.scores is not None and len(four.proof.scores.accuracy) == 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"find_wiring": True},
+        {"min_accuracy": 0.5},
+        {"sample_points": (1, 2)},
+        {"positions": 10},
+        {"sample": SAMPLE, "positions": -1},
+        {"prove": True, "steps": 0},
+    ],
+)
+def test_options_that_do_not_go_together(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        check(DRAFTERS / "a_plain", "sglang", **options)
+
+
+@pytest.mark.parametrize(
+    "word", ["norm_output", "norm_output=maybe", "rope_theta=-1", "rope_theta=nan", "hidden_size=3"]
+)
+def test_fields_that_cannot_be_set(word: str) -> None:
+    done = eagle3("validate", DRAFTERS / "a_plain", "--set", word)
+    assert done.returncode == 2 and f"--set {word}" in done.stderr
+
+
+def test_a_rope_theta_given_by_the_user_is_what_is_written(tmp_path: Path) -> None:
+    report = run(DRAFTERS / "a_plain", tmp_path / "out", given={"rope_theta": 5e5})
+    assert report.plan is not None and report.plan.spec.rope.theta == 5e5
+    assert report.plan.spec.origins["rope"].how == "given"
