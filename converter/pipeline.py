@@ -30,7 +30,7 @@ from converter.errors import InputError, OutputError
 from converter.findings import Finding, error, judge, note, stops
 from converter.output import Progress, check_out, not_finite, write_weights
 from converter.plan import Plan, make_plan
-from converter.proving import Wish, proof_of, read_proof_sample, unwritten, written
+from converter.proving import Wish, question_of, read_proof_sample, unwritten, written
 from converter.rules import loading
 from converter.rules.dialect import Dialect, DialectReading, read, recognise
 from converter.rules.engine import EngineRelease, nested, resolve
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 
     from converter.forward.prove import Proof
     from converter.forward.sample import Sample
+    from converter.forward.search import Judgement
     from converter.forward.sides import EngineFiles
+    from converter.forward.wiring import Wiring
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class Report:
     outcome   converted, refused, planned (--dry-run) or validated
     told           hears what a long proof is at
     points_known   False where a search of the wiring goes on without capture points
+    search         what it found; `declared` is the wiring that the input states
     """
 
     request: Request
@@ -100,6 +103,8 @@ class Report:
     proof: Proof | None = None
     sample: Sample | None = None
     points_known: bool = True
+    search: Judgement | None = None
+    declared: Wiring | None = None
     written: list[WrittenFile] = field(default_factory=list)
     suits: list[Suits] = field(default_factory=list)
     seconds: float = 0.0
@@ -158,13 +163,13 @@ def validate(request: Request, told: Callable[[str], None] = _nobody) -> Report:
     assert report.source is not None
     if report.refused:
         return report
-    if not request.wish.find_wiring:
-        _verdicts(report)
-    able = [e for e in report.engines if not stops(report.verdicts.get(e.requirement, ()))]
-    _prove(report, _unwritten(report, able), _unwritten(report, [e for e in report.engines if e not in able]))
     if request.wish.find_wiring:
-        _take_found_wiring(report)
-        _verdicts(report)
+        _search(report)
+    _verdicts(report)
+    able = [e for e in report.engines if not stops(report.verdicts[e.requirement])]
+    _prove(report, _unwritten(report, able), _unwritten(report, [e for e in report.engines if e not in able]))
+    if not report.points_known:
+        _add(report, [_points_unknown(report.search)])
     report.outcome = "refused" if report.refused or all(map(stops, report.verdicts.values())) else "validated"
     return report
 
@@ -178,25 +183,40 @@ def _verdicts(report: Report) -> None:
         report.verdicts[engine.requirement] = findings
 
 
-def _take_found_wiring(report: Report) -> None:
-    """Go on with the wiring that the search found where the input does not state any."""
-    if report.points_known or report.drafter is None or report.proof is None:
-        return
-    search = report.proof.judgement
-    option = "" if search is None else f"--aux {as_option(search.of.points)}"
-    if search is not None:
-        report.drafter = replace(report.drafter, spec=search.of.spec(report.drafter.spec))
-    _add(report, [_points_unknown(option)])
+def _search(report: Report) -> None:
+    """Search for the wiring, and go on with what was found where the input states no capture points."""
+    from converter.forward.prove import find_wiring
+    from converter.forward.wiring import declared
+
+    drafter, wish = report.drafter, report.request.wish
+    assert drafter is not None
+    sample = _sample(report)
+    assert sample is not None
+    if report.points_known:
+        report.declared = declared(drafter.spec)
+    else:  # any points stand in for those to be found
+        drafter = drafter.with_points(sample.points[: drafter.spec.num_points])
+    question = question_of(wish, drafter, sample, report.target, report.target_weights)
+    report.search = find_wiring(question, report.told)
+    if not report.points_known and report.search is not None:
+        report.drafter = replace(drafter, spec=report.search.of.spec(drafter.spec))
 
 
-def _points_unknown(option: str) -> Finding:
+def _points_unknown(search: Judgement | None) -> Finding:
+    fix: tuple[str, ...] = ()
+    why = "the config does not name them"
+    if search is not None and search.those("undecided"):
+        why += ", and the sample cannot tell"
+    elif search is not None:
+        why += "; the sample says what they were"
+        fix = (f"say so: --aux {as_option(search.of.points)}",)
     return error(
         "A104",
         "which hidden states of the target feed this drafter is not known",
         where="config.json",
         expected="the capture points that it was trained on",
-        why="the config does not name them" + (", and the sample says what they were" if option else ""),
-        fix=(f"say so: {option}",) if option else (),
+        why=why,
+        fix=fix,
     )
 
 
@@ -475,13 +495,11 @@ def _prove(report: Report, engines: Sequence[EngineFiles], refused: Sequence[Eng
     drafter, wish = report.drafter, report.request.wish
     if not _wanted(report) or drafter is None:
         return
-    weights, target = report.target_weights, report.target
-    report.sample = read_proof_sample(wish, drafter, target, weights)
-    if report.sample is not None:
-        _add(report, report.sample.notes)
-    report.proof = proof = proof_of(
-        wish, drafter, engines, refused, report.sample, target, weights, report.points_known, report.told
-    )
+    from converter.forward.prove import prove
+
+    question = question_of(wish, drafter, _sample(report), report.target, report.target_weights)
+    question = replace(question, engines=engines, refused=refused, judgement=report.search, declared=report.declared)
+    report.proof = proof = prove(question, report.told)
     by_label = {str(e): e.requirement for e in report.engines}
     for label, finding in proof.costs:
         verdict = report.verdicts.get(by_label[label])
@@ -490,6 +508,17 @@ def _prove(report: Report, engines: Sequence[EngineFiles], refused: Sequence[Eng
         else:
             verdict.append(finding)
     _add(report, [replace(f, caused_by=_cause(report, f)) if f.code == "N102" else f for f in proof.findings])
+
+
+def _sample(report: Report) -> Sample | None:
+    """The sample, opened once."""
+    if report.sample is None and report.drafter is not None:
+        weights, target = report.target_weights, report.target
+        wish = report.request.wish
+        report.sample = read_proof_sample(wish, report.drafter, target, weights, report.points_known)
+        if report.sample is not None:
+            _add(report, report.sample.notes)
+    return report.sample
 
 
 def _cause(report: Report, disagreement: Finding) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from converter.source import open_source
 from converter.target_weights import TargetWeights
 
 if TYPE_CHECKING:
-    from converter.forward.prove import Proof
+    from converter.forward.prove import Question
     from converter.forward.sample import Sample
     from converter.forward.sides import EngineFiles
 
@@ -98,7 +97,9 @@ def unwritten(engine: EngineRelease, drafter: Drafter, target: Target) -> Engine
     return EngineFiles(str(engine), spec, drafter.checkpoint, names, engine.replaces_embedding(spec), stops)
 
 
-def read_proof_sample(wish: Wish, drafter: Drafter, target: Target, weights: TargetWeights | None) -> Sample | None:
+def read_proof_sample(
+    wish: Wish, drafter: Drafter, target: Target, weights: TargetWeights | None, points_known: bool
+) -> Sample | None:
     """Raises InputError where the sample cannot be used with this drafter."""
     from converter.forward.sample import read_sample
     from converter.forward.target_head import TargetHead
@@ -113,42 +114,30 @@ def read_proof_sample(wish: Wish, drafter: Drafter, target: Target, weights: Tar
         head=TargetHead.of(weights, target),
         needed=() if wish.find_wiring else None,
         most=(DEFAULT_POSITIONS if wish.positions is None else wish.positions) or None,
+        declared=points_known,
     )
 
 
-def proof_of(
-    wish: Wish,
-    drafter: Drafter,
-    engines: Sequence[EngineFiles],
-    refused: Sequence[EngineFiles],
-    sample: Sample | None,
-    target: Target,
-    weights: TargetWeights | None,
-    points_known: bool,
-    told: Callable[[str], None],
-) -> Proof:
-    """Run what the user wished for; `refused` are engines that cannot serve it, of which only the cost is measured."""
+def question_of(
+    wish: Wish, drafter: Drafter, sample: Sample | None, target: Target, weights: TargetWeights | None
+) -> Question:
+    """What the user wishes to be proved, as yet of no engine."""
     from converter.forward.device import choose_device
-    from converter.forward.prove import Question, prove
+    from converter.forward.prove import Question
     from converter.forward.target_head import TargetHead
 
-    return prove(
-        Question(
-            drafter=drafter,
-            engines=engines,
-            refused=refused,
-            sample=sample,
-            target=weights,
-            head=TargetHead.of(weights, target),
-            layers=target.layers,
-            device=choose_device(wish.device),
-            steps=wish.steps or max(drafter.provenance.speculative_tokens or DEFAULT_STEPS, DEFAULT_STEPS),
-            min_accuracy=wish.min_accuracy,
-            find_wiring=wish.find_wiring,
-            points_known=points_known,
-        ),
-        told,
+    return Question(
+        drafter=drafter,
+        engines=(),
+        refused=(),
+        sample=sample,
+        target=weights,
+        head=TargetHead.of(weights, target),
+        layers=target.layers,
+        device=choose_device(wish.device),
+        steps=wish.steps or max(drafter.provenance.speculative_tokens or DEFAULT_STEPS, DEFAULT_STEPS),
+        min_accuracy=wish.min_accuracy,
     )
 
 
-__all__ = ["Wish", "proof_of", "read_proof_sample", "unwritten", "written"]
+__all__ = ["Wish", "question_of", "read_proof_sample", "unwritten", "written"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,12 +16,13 @@ from converter.drafter.spec import Rope
 from converter.errors import InputError, UsageError
 from converter.forward.device import choose_device
 from converter.forward.embedding import of_checkpoint
-from converter.forward.evaluate import evaluate
-from converter.forward.model import DraftModel
+from converter.forward.evaluate import BLOCK, Side, evaluate
+from converter.forward.model import DraftModel, History
 from converter.forward.rope import NotComputable, frequencies
 from converter.forward.sample import read_sample
 from converter.forward.scores import score
 from converter.forward.sides import Surroundings, reference
+from converter.forward.states import RandomStates, random_states
 from converter.forward.weights import weights_of
 from converter.pipeline import Request, validate
 from tests.support import DATA, DRAFTERS, NAMES, SAMPLE, TARGET, copy_of, errors, run
@@ -108,10 +111,54 @@ def test_pieces_of_a_sequence_change_nothing(limit: str, monkeypatch: pytest.Mon
     logits.cache_clear()
 
 
+def on_random_states(
+    name: str, lengths: tuple[int, ...], windows_move: bool = False
+) -> tuple[Side, list[RandomStates]]:
+    """A drafter's reference, its windows (where it has any) of 16 rows, and sequences for it."""
+    spec = drafter(name).spec
+    sequences = random_states(spec.capture_points, spec.target_hidden_size, spec.vocab_size, lengths)
+    side = reference(drafter(name), Surroundings(sequences, None, CPU, torch.float32))
+    windows = tuple(window and 16 for window in spec.layer_windows)
+    model = DraftModel(replace(spec, layer_windows=windows), side.model.weights, windows_move)
+    return replace(side, model=model), sequences
+
+
+@pytest.mark.parametrize("block", [1, 7, 64])
+@pytest.mark.parametrize(("name", "windows_move"), [("e_2layers", False), ("l_defaults", False), ("l_defaults", True)])
+def test_blocks_of_a_sample_change_nothing(
+    name: str, windows_move: bool, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block may end within a sequence and hold several; some sequences are shorter than the chain of steps."""
+    side, sequences = on_random_states(name, (40, 9, 2, 150, 1, 3, 64), windows_move)
+    assert (name == "l_defaults") is (16 in side.model.spec.layer_windows)
+    [whole] = evaluate([side], sequences, 3)
+    monkeypatch.setitem(BLOCK, "cpu", block)
+    [cut] = evaluate([side], sequences, 3)
+    for a, b in zip(cut.outcomes, whole.outcomes, strict=True):
+        assert torch.equal(a.choices, b.choices)
+        torch.testing.assert_close(a.likelihood, b.likelihood, atol=1e-4, rtol=0, equal_nan=True)
+
+
+def test_keys_of_a_sequence_are_let_go_with_its_last_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[History]] = []
+
+    class Watched(History):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr("converter.forward.evaluate.History", Watched)
+    monkeypatch.setitem(BLOCK, "cpu", 16)
+    side, sequences = on_random_states("e_2layers", (11,) * 12)
+    alive: list[int] = []
+    evaluate([side], sequences, 3, lambda rows: alive.append(sum(ref() is not None for ref in made)))
+    # Sequences of 10 rows in blocks of 16: a block has rows of two or three of them, the last block too.
+    assert len(alive) == 8 and max(alive) <= 3
+    assert len(made) >= len(sequences)
+
+
 def test_a_window_hides_what_lies_before_it() -> None:
     """A window as long as the text changes nothing; with a window of 1, a row sees itself alone."""
-    from dataclasses import replace
-
     it = drafter("a_plain")
     weights = weights_of(it.spec, it.checkpoint, it.tensors, CPU)
     sequence = read_sample(SAMPLE, it.spec).sequences[0]

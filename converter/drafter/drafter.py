@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from converter.checkpoint.reader import Checkpoint
@@ -52,3 +52,6 @@ class Drafter:
     embedding: Embedding = "unknown"
     quantised: frozenset[str] = frozenset()
     carried: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_points(self, points: tuple[int, ...]) -> Drafter:
+        return replace(self, spec=replace(self.spec, capture_points=points))

@@ -11,19 +11,18 @@ from converter.findings import Finding, error, note, warning
 from converter.forward.contrast import Contrast
 from converter.forward.evaluate import Difference
 from converter.forward.scores import Scores
-from converter.forward.search import Judgement, Ranked
+from converter.forward.search import Judgement
 from converter.forward.wiring import Wiring
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One field that an engine computes otherwise: what that alone does; None where it cannot be computed alone."""
+    """One field that an engine computes otherwise; scores without and with that alone, None where not measured."""
 
     field: str
     trained: Any
     served: Any
-    difference: float | None
-    scores: Scores | None
+    scores: tuple[Scores, Scores] | None = None
 
 
 def not_computable(what: str, engine: str = "") -> Finding:
@@ -44,14 +43,18 @@ def not_finite() -> Finding:
     )
 
 
+def _gap(difference: Difference) -> str:
+    changed = difference.choices / max(difference.rows, 1)
+    return f"logits differ by up to {difference.logits:.3g}, {changed:.1%} of {difference.rows:,} drafted tokens are others"
+
+
 def windows_move(engine: str, difference: Difference) -> Finding:
     """N109: no fault of the conversion, and small."""
-    changed = difference.choices / max(difference.rows, 1)
     return note(
         "N109",
         f"from the second draft step on {engine} sees a little less of the past than in training",
         where="layer_windows",
-        found=f"logits differ by up to {difference.logits:.3g}, {changed:.1%} of the drafts are other tokens",
+        found=_gap(difference),
         why="it counts a sliding window from the drafted token, the trainer from the row that the chain starts at",
     )
 
@@ -63,34 +66,29 @@ def disagrees(
     costs: Sequence[Cost],
     embedding_gap: float,
     other_map: bool,
-    before: Scores | None,
-    after: Scores | None,
+    whole: tuple[Scores, Scores] | None,
 ) -> Finding:
-    """N102, with the rules responsible and what they cost."""
+    """N102, with the rules responsible and what they cost; whole: scores as trained and as served."""
     causes = [f"{c.field} is {_shown(c.trained)} in training, {_shown(c.served)} in {engine}" for c in costs]
     if embedding_gap:
         causes.append(f"it uses the target's embedding, whose rows differ by up to {embedding_gap:.3g}")
     if other_map:
         causes.append("draft tokens mean other target tokens to it")
-    alone = [
-        f"{c.field} alone: {_fall(before, c.scores)}" for c in costs if before is not None and c.scores is not None
-    ]
-    cost = [_fall(before, after)] if before is not None and after is not None else []
-    changed = difference.choices / max(difference.rows, 1)
+    cost = [_fall(*whole) + " (each of the rows still right before it)"] if whole else []
+    alone = [f"{c.field} alone: {_fall(*c.scores)}" for c in costs if c.scores is not None]
     return error(
         "N102",
         f"{engine} would compute other logits than the trainer" + (f": {'; '.join(causes)}" if causes else ""),
         where="embed_tokens.weight" if embedding_gap and not costs else ", ".join(c.field for c in costs),
-        found=f"logits differ by up to {difference.logits:.3g}, {changed:.1%} of the drafts are other tokens",
+        found=_gap(difference),
         expected=f"at most {tolerance:g}",
         why="; ".join([*cost, *(alone if len(costs) > 1 else [])])
         or "the converted drafter is not the one that was trained",
     )
 
 
-def _fall(before: Scores | None, after: Scores | None) -> str:
+def _fall(before: Scores, after: Scores) -> str:
     """`step-0 accuracy 52.1 -> 47.0 %, step-1 49.2 -> 33.1 %`: of those still right, as a server meets them."""
-    assert before is not None and after is not None
     parts = [
         f"{'step-0 accuracy' if k == 0 else f'step-{k}'} {100 * a.value:.1f} -> {100 * b.value:.1f} %"
         for k, (a, b) in enumerate(zip(before.conditional, after.conditional, strict=True))
@@ -154,19 +152,20 @@ def too_low(scores: Scores, least: float) -> Finding:
     )
 
 
-def of_wiring(judgement: Judgement, declared: Wiring, searched: bool, points_known: bool) -> list[Finding]:
-    """A301: another wiring fits better. N108: too few positions to tell."""
-    if searched and points_known:
-        against = next((r.contrast.mirrored for r in judgement.others if r.wiring == declared), None)
-        if against is not None and against.verdict == "better":
-            return [_other_wiring(judgement.of, declared, against)]
-    elif not searched:
-        better = judgement.those("better")
-        if better:
-            best = better[0]
-            return [_other_wiring(best.wiring, declared, best.contrast)]
-    undecided = judgement.those("undecided")
-    return [_cannot_tell(judgement, undecided)] if undecided else []
+def of_neighbours(judgement: Judgement) -> list[Finding]:
+    """A301 where a neighbour of the declared wiring fits better, N108 where that is not decided."""
+    better = judgement.those("better")
+    if better:
+        return [_other_wiring(better[0].wiring, judgement.of, better[0].contrast)]
+    return _undecided(judgement)
+
+
+def of_search(judgement: Judgement, declared: Wiring | None) -> list[Finding]:
+    """A301 where what was found fits better than what is declared, N108 where it is not decided what was trained."""
+    against = next((r.contrast.mirrored for r in judgement.others if r.wiring == declared), None)
+    if declared is not None and against is not None and against.verdict == "better":
+        return [_other_wiring(judgement.of, declared, against)]
+    return _undecided(judgement)
 
 
 def _other_wiring(better: Wiring, declared: Wiring, gain: Contrast) -> Finding:
@@ -182,16 +181,20 @@ def _other_wiring(better: Wiring, declared: Wiring, gain: Contrast) -> Finding:
     )
 
 
-def _cannot_tell(judgement: Judgement, undecided: Sequence[Ranked]) -> Finding:
-    names = [r.wiring.words(judgement.of) for r in undecided]
+def _undecided(judgement: Judgement) -> list[Finding]:
+    if not judgement.those("undecided"):
+        return []
+    names = [r.wiring.words(judgement.of) for r in judgement.those("equal", "undecided")]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return warning(
-        "N108",
-        f"the sample cannot tell this wiring from {len(names)} others" if len(names) > 1 else
-        "the sample cannot tell this wiring from another",
-        where="the sample",
-        found=f"{judgement.positions:,} positions; not told apart: {'; '.join(names[:4])}{more}",
-        expected=f"about {judgement.needed:,} positions would tell",
-        why="the proof stops short of `sample`: the engine computes what is declared, perhaps not what was trained",
-        fix=("give a longer sample (more sequences, or --sample FOLDER with several)",),
-    )  # fmt: skip
+    others = "another" if len(names) == 1 else f"{len(names)} others"
+    return [
+        warning(
+            "N108",
+            f"the sample cannot tell this wiring from {others}",
+            where="the sample",
+            found=f"{judgement.positions:,} positions; fitting as well: {'; '.join(names[:4])}{more}",
+            expected=f"about {judgement.needed:,} positions would tell",
+            why="the proof stops short of `sample`: the engine computes what is declared, perhaps not what was trained",
+            fix=("give a longer sample: eagle3 sample --target T -o FILE, or --sample FOLDER with several files",),
+        )
+    ]

@@ -14,15 +14,14 @@ from typing import Any, Literal
 import torch
 
 from converter.drafter.drafter import Drafter
-from converter.drafter.spec import DrafterSpec, differences
 from converter.drafter.vocab import read_both_ways
 from converter.findings import Finding
 from converter.forward import proof_findings as findings_of
 from converter.forward.anchor import Anchors, anchor
 from converter.forward.contrast import Contrast
 from converter.forward.device import dtype_for
+from converter.forward.disagreement import disagreement, names_others, only_windows_move
 from converter.forward.evaluate import Evaluation, Side, evaluate
-from converter.forward.model import DraftModel
 from converter.forward.rope import NotComputable
 from converter.forward.sample import Sample
 from converter.forward.scores import Scores, score
@@ -54,8 +53,7 @@ class Question:
     target         embedding, head and norm of the target where they are at hand
     layers         of the target, None where unknown
     steps          draft steps to run
-    find_wiring    search for the trained wiring
-    points_known   False where the drafter's points only stand in for those to be found
+    judgement      what a search of the wiring found, where there was one, and the wiring that was declared before it
     """
 
     drafter: Drafter
@@ -68,8 +66,8 @@ class Question:
     device: torch.device
     steps: int = STEPS
     min_accuracy: float | None = None
-    find_wiring: bool = False
-    points_known: bool = True
+    judgement: Judgement | None = None
+    declared: Wiring | None = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,6 @@ class Proof:
     anchors: Anchors | None = None
     judgement: Judgement | None = None
     searched: bool = False
-    declared: Wiring | None = None
     costs: tuple[tuple[str, Finding], ...] = ()
 
     @property
@@ -114,12 +111,15 @@ class Proof:
         return max((a.difference for a in self.agreements), default=None)
 
 
-def prove(question: Question, told: Callable[[str], None] = lambda what: None) -> Proof:
+def _nobody(what: str) -> None:
+    """Hears how far it is where nobody looks."""
+
+
+def prove(question: Question, told: Callable[[str], None] = _nobody) -> Proof:
     """Run all forwards, hold them against each other, score them, and judge the wiring; `told` hears how far it is."""
     drafter, sample, device = question.drafter, question.sample, question.device
     sequences: Sequence[States] = sample.sequences if sample is not None else _random(question)
-    rows = question.target.embedding if question.target is not None else None
-    around = Surroundings(sequences, rows, device, dtype_for(device))
+    around = _around(question, sequences)
     try:
         first = reference(drafter, around)
     except NotComputable as problem:
@@ -147,6 +147,7 @@ def prove(question: Question, told: Callable[[str], None] = lambda what: None) -
     for run, evaluation in zip(alone, evaluations, strict=True):
         run.evaluation = evaluation
     agreements, costs, served, moved = [], [], [], []
+    tolerance = TOLERANCE[around.dtype]
     for run in runs:
         evaluation = run.result
         difference, proved = evaluation.difference, run.files in question.engines
@@ -154,11 +155,14 @@ def prove(question: Question, told: Callable[[str], None] = lambda what: None) -
             served.append((run.side, evaluation))
             changed = difference.choices / max(difference.rows, 1)
             agreements.append(Agreement(run.files.engine, difference.logits, changed))
-        if difference.logits > TOLERANCE[around.dtype] and _only_windows_move(question, around, first, run.side):
+        differs = difference.logits > tolerance
+        if differs and only_windows_move(first, run.side, sequences, question.steps, tolerance):
             moved.append(findings_of.windows_move(run.files.engine, difference))
-        elif difference.logits > TOLERANCE[around.dtype] or _names_others(first, run.side):
+        elif differs or names_others(first, run.side):
             side = replace(run.side, label=run.files.engine)
-            finding = _disagreement(question, around, first, side, trained, evaluation)
+            finding = disagreement(
+                first, side, trained, evaluation, sequences, question.steps, tolerance, sample is not None
+            )
             found += [finding] if proved else []
             costs += [] if proved else [(run.files.engine, finding)]
     scored_side, scored = served[0] if served else (first, trained)
@@ -210,10 +214,12 @@ def _on_sample(
     in_draft = torch.zeros(first.vocab_size, dtype=torch.bool)
     in_draft[first.to_target] = True
     scores = score(scored.outcomes, in_draft=in_draft)
-    judge = Judge(first, sample.sequences, question.steps, _alternatives(question, around, first, sample), told)
-    wiring = declared(first.model.spec)
-    judgement = judge.find() if question.find_wiring else judge.neighbours(wiring)
-    problems = findings_of.of_wiring(judgement, wiring, question.find_wiring, question.points_known)
+    if question.judgement is None:
+        judgement = _judge(question, around, first, sample, told).neighbours(declared(first.model.spec))
+        problems = findings_of.of_neighbours(judgement)
+    else:
+        judgement = question.judgement
+        problems = findings_of.of_search(judgement, question.declared)
     if question.min_accuracy is not None and scores.accuracy[0] < question.min_accuracy:
         found.append(findings_of.too_low(scores, question.min_accuracy))
     if not scores.right[0] and scores.rows[0] >= _ENOUGH:
@@ -236,9 +242,29 @@ def _on_sample(
         scores=scores,
         anchors=anchors,
         judgement=judgement,
-        searched=question.find_wiring,
-        declared=wiring,
+        searched=question.judgement is not None,
     )
+
+
+def find_wiring(question: Question, told: Callable[[str], None] = _nobody) -> Judgement | None:
+    """Search the sample for the wiring that the drafter was trained with; None where its forward cannot be computed."""
+    assert question.sample is not None
+    around = _around(question, question.sample.sequences)
+    try:
+        first = reference(question.drafter, around)
+    except NotComputable:
+        return None
+    return _judge(question, around, first, question.sample, told).find()
+
+
+def _judge(question: Question, around: Surroundings, first: Side, sample: Sample, told: Callable[[str], None]) -> Judge:
+    alternatives = _alternatives(question, around, first, sample)
+    return Judge(first, sample.sequences, question.steps, alternatives, told)
+
+
+def _around(question: Question, sequences: Sequence[States]) -> Surroundings:
+    rows = question.target.embedding if question.target is not None else None
+    return Surroundings(sequences, rows, question.device, dtype_for(question.device))
 
 
 def _random(question: Question) -> Sequence[States]:
@@ -251,10 +277,6 @@ def _needs_states(files: EngineFiles, sequences: Sequence[States]) -> None:
     missing = set(files.spec.capture_points) - set(sequences[0].points)
     if missing:
         raise NotComputable(f"capture points {sorted(missing)}, which {files.engine} feeds and the sample lacks")
-
-
-def _names_others(first: Side, side: Side) -> bool:
-    return not torch.equal(first.to_target, side.to_target)
 
 
 def _alternatives(question: Question, around: Surroundings, first: Side, sample: Sample) -> Alternatives:
@@ -303,56 +325,6 @@ def _no_better_than_frequencies(scored: Evaluation, vocab_size: int) -> bool:
     return contrast.verdict != "worse"
 
 
-def _only_windows_move(question: Question, around: Surroundings, first: Side, side: Side) -> bool:
-    """Whether the trainer's forward differs from the engine's in nothing but how windows move with the steps."""
-    if all(window is None for window in first.model.spec.layer_windows) or _names_others(first, side):
-        return False
-    moving = replace(first, model=DraftModel(first.model.spec, first.model.weights, windows_move=True))
-    [_, theirs] = evaluate([moving, side], around.sequences, question.steps)
-    return theirs.difference.logits <= TOLERANCE[around.dtype]
-
-
-def _disagreement(
-    question: Question, around: Surroundings, first: Side, side: Side, trained: Evaluation, served: Evaluation
-) -> Finding:
-    """Name the rules behind a difference: each field that the engine computes otherwise, alone in the reference."""
-    spec, theirs = first.model.spec, side.model.spec
-    costs: list[findings_of.Cost] = []
-    sample = question.sample
-    for name in differences(spec, replace(theirs, dtype=spec.dtype)):
-        if name == "capture_points" and sorted(theirs.capture_points) == sorted(spec.capture_points):
-            continue  # the blocks of fc were permuted alike
-        try:
-            changed = _with(spec, name, theirs)
-            variant = Side(name, DraftModel(changed, first.model.weights), changed.capture_points, first.embedding,
-                           first.to_target, first.vocab_size)  # fmt: skip
-            [_, alone] = evaluate([first, variant], around.sequences, question.steps)
-        except (NotComputable, KeyError, RuntimeError):  # another shape: no forward of the same weights
-            costs.append(findings_of.Cost(name, getattr(spec, name), getattr(theirs, name), None, None))
-            continue
-        if alone.difference.logits > TOLERANCE[around.dtype]:
-            scores = score(alone.outcomes) if sample is not None else None
-            costs.append(
-                findings_of.Cost(name, getattr(spec, name), getattr(theirs, name), alone.difference.logits, scores)
-            )
-    embedding_gap = 0.0
-    if side.embedding is not first.embedding:
-        for sequence in around.sequences:
-            count = len(sequence.tokens)
-            gap = first.embedding.rows(sequence, 0, count) - side.embedding.rows(sequence, 0, count)
-            embedding_gap = max(embedding_gap, float(gap.abs().max()))
-    before = score(trained.outcomes) if sample is not None else None
-    after = score(served.outcomes) if sample is not None else None
-    return findings_of.disagrees(
-        side.label, served.difference, TOLERANCE[around.dtype], costs, embedding_gap, _names_others(first, side),
-        before, after,
-    )  # fmt: skip
-
-
-def _with(spec: DrafterSpec, name: str, theirs: DrafterSpec) -> DrafterSpec:
-    return replace(spec, **{name: getattr(theirs, name)})
-
-
 def as_json(proof: Proof, sample: Sample | None) -> dict[str, Any]:
     """The `proof` object of report and seal."""
     anchors = proof.anchors
@@ -385,4 +357,4 @@ def as_json(proof: Proof, sample: Sample | None) -> dict[str, Any]:
     }
 
 
-__all__ = ["Proof", "Question", "as_json", "prove"]
+__all__ = ["Proof", "Question", "as_json", "find_wiring", "prove"]

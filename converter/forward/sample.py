@@ -98,6 +98,7 @@ def read_sample(
     head: TargetHead | None = None,
     needed: tuple[int, ...] | None = None,
     most: int | None = None,
+    declared: bool = True,
 ) -> Sample:
     """Open a sample, a file or a folder of files of one form, and hold it against the drafter.
 
@@ -105,6 +106,7 @@ def read_sample(
     last_point  the target's number of layers
     head        to compute the target's choices where the file has none
     needed      points that must be there; the drafter's own where None
+    declared    False where the drafter's capture points are not known, and cannot name a trainer's states
     most        positions after which no further sequence is taken; those taken are spread over the sample
 
     Raises InputError: F120 no sample, F121 of another target, F122 lacks a capture point, F123 nothing to score,
@@ -128,7 +130,7 @@ def read_sample(
             continue
         if not files:
             _check_width(opened.sequences[0], spec)
-            names = points_of(opened, spec, points, last_point)
+            names = points_of(opened, spec if declared else None, points, last_point)
             last = last_state(opened.form, names, last_point)
             labels: Labels = "target" if opened.form == OWN else "text" if head is None or last == "" else "computed"
         files.append(opened)
@@ -159,7 +161,7 @@ def read_sample(
         *left_out(path, files, unknown, short),
         *part_only(path, positions, len(files), len(candidates) - len(unknown), len(sequences) + short, held),
         *masks.notes(path, len(sequences)),
-        *reordered(path, form, points, spec.capture_points),
+        *(reordered(path, form, points, spec.capture_points) if declared else ()),
         *text_only(path, labels, head is not None, named, last_point),
     )
     sample = Sample(

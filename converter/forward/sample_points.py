@@ -12,9 +12,12 @@ UNNAMED = -1  # the target's last state where its depth is not known
 
 
 def points_of(
-    first: Opened, spec: DrafterSpec, given: tuple[int, ...] | None, last_point: int | None
+    first: Opened, spec: DrafterSpec | None, given: tuple[int, ...] | None, last_point: int | None
 ) -> tuple[int, ...]:
-    """The point of each state of the file; `UNNAMED` for a last state whose number is not known."""
+    """The point of each state of the file; `UNNAMED` for a last state whose number is not known.
+
+    spec   the drafter, whose capture points a trainer's states are; None where it states none
+    """
     count = first.sequences[0].states.count
     if given is not None and len(set(given)) != len(given):
         raise _misnamed(first, count, "different points", as_option(given), spec, last_point)
@@ -25,6 +28,9 @@ def points_of(
         names = stated or given or tuple(range(count))
     elif given is not None:
         names = given
+    elif spec is None:
+        expected = "their numbers: neither the file nor the drafter's config names them"
+        raise _misnamed(first, count, expected, f"{count} states", spec, last_point)
     else:
         # The captures go through the layers in order, whatever the order of the ids (vLLM 0.33.0,
         # model_executor/models/interfaces.py, EagleModelMixin; speculators 0.3.0, custom_worker.py).
@@ -54,10 +60,11 @@ def _stated(first: Opened, count: int) -> tuple[int, ...] | None:
 
 
 def _misnamed(
-    first: Opened, count: int, expected: str, found: str, spec: DrafterSpec, last_point: int | None
+    first: Opened, count: int, expected: str, found: str, spec: DrafterSpec | None, last_point: int | None
 ) -> InputError:
     after = LAST_STATE.get(first.form) == "after norm"
-    example = sorted({*spec.capture_points, *(() if after or last_point is None else (last_point,))})
+    own = spec.capture_points if spec is not None else ()
+    example = sorted({*own, *(() if after or last_point is None else (last_point,))})
     more = [p for p in range(count + max(example, default=0)) if p not in example]
     example = sorted([*example, *more[: max(count - len(example), 0)]])[:count]
     option = as_option(tuple(example))

@@ -56,10 +56,12 @@ class Wiring:
             parts.append(f"embedding {self.embedding or 'as declared'}")
         return ", ".join(parts) or "as declared"
 
-    def options(self, other: Wiring, points_known: bool = True) -> list[str]:
-        """The options of eagle3-convert that declare this wiring where `other` is declared now."""
+    def options(self, other: Wiring | None) -> list[str]:
+        """The options of eagle3-convert that declare this wiring where `other` is declared now, or nothing."""
         words = []
-        if self.points != other.points or not points_known:
+        if other is None:
+            other = Wiring((), (False,) * len(FLAGS), self.rope_theta)
+        if self.points != other.points:
             words += ["--aux", as_option(self.points)]
         for name, a, b in zip(FLAGS, self.flags, other.flags, strict=True):
             if a is not b:

@@ -205,8 +205,7 @@ class Printer:
 
     def _search(self, report: Report, search: Judgement) -> None:
         """What a search of the wiring found: the best, and the others against it."""
-        assert report.proof is not None and report.proof.declared is not None
-        declared = report.proof.declared
+        declared = report.declared
         told = [r for r in search.others if r.contrast.verdict in ("equal", "undecided")]
         undecided = search.those("undecided")
         flags = [name for name, on in search.of.as_json().items() if on is True]
@@ -225,15 +224,15 @@ class Printer:
         for r in shown:
             c = r.contrast
             verdict = {"equal": "no worse"}.get(c.verdict, c.verdict)
-            mark = "  (declared)" if report.points_known and r.wiring == declared else ""
+            mark = "  (declared)" if r.wiring == declared else ""
             self._line(
                 f"  {c.mean:+8.3f} +- {c.error:5.3f}  {c.z:+6.1f}  {verdict:<10} {r.wiring.words(search.of)}{mark}"
             )
-        if report.points_known and declared in (search.of, *(r.wiring for r in told)):
+        if declared in (search.of, *(r.wiring for r in told)):
             which = "the best" if declared == search.of else "among those that fit"
             self._line(f"\n  The declared wiring is {which}.")
             return
-        options = search.of.options(declared, report.points_known)
+        options = search.of.options(declared)
         words = shlex.join(["eagle3-convert", report.request.source, "OUT", *options])
         self._line(f"\n  {'a guess' if undecided else 'declare it'}: {words}")
 
