@@ -45,6 +45,7 @@ test-gpu: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/convert.py
+	$(BIN)/python benchmarks/forward.py
 
 clean:
 	rm -rf $(VENV) demo-out build dist *.egg-info

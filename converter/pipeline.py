@@ -524,7 +524,7 @@ def _sample(report: Report) -> Sample | None:
 def _cause(report: Report, disagreement: Finding) -> str:
     """The finding that a disagreement follows from, allowed ones first; "" where none explains it."""
     codes = {CODES.get(name, "") for name in disagreement.where.split(", ")}
-    codes |= {"K131"} if disagreement.where == "embed_tokens.weight" else set()
+    codes |= {"K131"} if "embed_tokens.weight" in disagreement.where else set()
     found = sorted((f for f in report.findings if f.code in codes), key=lambda f: not f.allowed)
     return found[0].code if found else ""
 

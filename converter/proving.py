@@ -135,7 +135,7 @@ def question_of(
         head=TargetHead.of(weights, target),
         layers=target.layers,
         device=choose_device(wish.device),
-        steps=wish.steps or max(drafter.provenance.speculative_tokens or DEFAULT_STEPS, DEFAULT_STEPS),
+        steps=wish.steps or min(max(drafter.provenance.speculative_tokens or 0, DEFAULT_STEPS), _MOST_STEPS),
         min_accuracy=wish.min_accuracy,
     )
 

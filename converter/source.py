@@ -40,16 +40,23 @@ def open_source(given: str) -> Source:
     folder = path if path.is_dir() else path.parent
     file = folder / "config.json"
     if not file.is_file():
-        raise InputError(
-            error(
-                "F111",
-                f"no config.json in {folder}",
-                where=str(folder),
-                why="it says what kind of drafter this is and how it was trained",
-                fix=("copy the config.json that the trainer wrote beside the weights",),
-            )
-        )
+        raise _no_config(folder)
     return Source(given, folder, weights, checkpoint, read_object(file))
+
+
+def _no_config(folder: Path) -> InputError:
+    inner = sorted(p.parent for p in folder.glob("*/config.json"))
+    return InputError(
+        error(
+            "F111",
+            f"no config.json in {folder}",
+            where=str(folder),
+            why="it says what kind of drafter this is and how it was trained",
+            fix=(f"did you mean {inner[0]}?",)
+            if inner
+            else ("copy the config.json that the trainer wrote beside the weights",),
+        )
+    )
 
 
 def _open(path: Path) -> tuple[Checkpoint, tuple[Path, ...]]:

@@ -265,7 +265,7 @@ def test_an_embedding_trained_further_is_seen_on_the_sample(tmp_path: Path) -> N
     assert cost.caused_by == "K131" and "step-0 accuracy 5" in cost.why
     bare = run(tmp_path / "in", tmp_path / "out", sample=SAMPLE, target=TARGET / "config.json")
     assert errors(bare) == ["N102"]
-    assert "uses the target's embedding" in bare.findings[0].message
+    assert "embed_tokens.weight is the drafter's own in training, the target's in sglang" in bare.findings[0].message
 
 
 def test_a_drafter_without_embedding_is_run_on_point_0(tmp_path: Path) -> None:

@@ -65,6 +65,61 @@ def test_several_rules_are_named_and_each_costed(tmp_path: Path) -> None:
     assert "fc_norm alone: step-0 accuracy" in cost.why and "norm_output alone: step-0 accuracy 5" in cost.why
 
 
+def test_a_bias_that_an_engine_leaves_out_is_named(tmp_path: Path) -> None:
+    report = run(DRAFTERS / "j_attnbias", tmp_path / "out", sample=SAMPLE)
+    [cost] = [f for f in report.findings if f.code == "N102"]
+    assert cost.caused_by == "K108" and "qkv_bias is true in training, false in sglang 0.5.23" in cost.message
+    allowed = run(DRAFTERS / "j_attnbias", tmp_path / "out", sample=SAMPLE, allow=("K108",))
+    assert allowed.outcome == "converted"
+
+
+def test_scores_in_bf16_and_agreement_in_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a CUDA device does; 0.4 in the logits, which rounding to bf16 could hide, is a disagreement."""
+    from converter.forward import prove
+
+    monkeypatch.setattr(prove, "dtype_for", lambda device: torch.bfloat16)
+    right = run(DRAFTERS / "a_plain", tmp_path / "out", sample=SAMPLE)
+    assert right.proof is not None and right.proof.level == "anchored" and right.proof.difference == 0
+    assert right.proof.scores is not None and abs(right.proof.scores.right[0] - 380) <= 13  # near-ties
+    wrong = run(DRAFTERS / "b_nbr", tmp_path / "out2", sample=SAMPLE, allow=("K103",))
+    assert "N102" in codes(wrong) and wrong.proof is not None and wrong.proof.level == "none"
+
+
+def test_a_refused_engine_leaves_the_others_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it would compute, numbers or not."""
+    from converter.forward import prove
+
+    def spoil(sides: Any, *rest: Any) -> Any:
+        results = real(sides, *rest)
+        for side, result in zip(sides, results, strict=True):
+            result.finite = not side.label.startswith("sglang")
+        return results
+
+    real = prove.evaluate
+    monkeypatch.setattr(prove, "evaluate", spoil)
+    report = check(DRAFTERS / "b_nbr", "sglang==0.5.23", "vllm==0.33.0", sample=SAMPLE)
+    assert report.proof is not None and report.proof.level == "anchored"
+    assert "N103" not in codes(report)
+
+
+def weak(tensors: Tensors) -> None:
+    """Noise on the head: some twenty per cent are right still."""
+    head = tensors["lm_head.weight"].float()
+    noise = torch.randn(head.shape, generator=torch.manual_seed(0)) * head.std()
+    tensors["lm_head.weight"] = (head + noise).to(tensors["lm_head.weight"].dtype)
+
+
+def test_a_weak_drafter_on_few_positions_is_no_drafter_that_knows_nothing(tmp_path: Path) -> None:
+    from tests.test_wiring import cut
+
+    sample = cut(tmp_path, 104)
+    report = run(copy_of("a_plain", tmp_path / "in", tensors=weak), tmp_path / "out", sample=sample, target=None,
+                 target_arch="LlamaForCausalLM")  # fmt: skip
+    assert report.proof is not None and report.proof.scores is not None
+    assert 0.05 < report.proof.scores.accuracy[0] < 0.4
+    assert not {"N105", "N106", "N107"} & set(codes(report))
+
+
 def test_releases_that_compute_the_same_are_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from converter.forward import prove
 

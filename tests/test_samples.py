@@ -616,7 +616,7 @@ def test_some_layers_leave_the_inner_labels_as_given(tmp_path: Path) -> None:
     ("kept", "labels", "embedding", "last"),
     [
         (slice(1, 7), "0 1 2 3 4 5", "differs", "absent"),  # what is layer 1 is called the embedding
-        (slice(0, 6), "1 2 3 4 5 6", "absent", "differs"),  # what is layer 5 is called layer 6
+        (slice(0, 6), "1 2 3 4 5 6", "differs", "differs"),  # the embedding is called layer 1, layer 5 layer 6
     ],
 )
 def test_labels_shifted_by_one_are_not_anchored(

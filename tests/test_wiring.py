@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from converter.errors import InputError
 from converter.forward.contrast import Contrast
 from converter.forward.wiring import FLAGS, Wiring, neighbours
 from tests.support import DRAFTERS, NAMES, SAMPLE, Config, Tensors, check, codes, copy_of, errors, run
@@ -173,28 +174,39 @@ def test_windows_that_move_with_the_steps_are_no_disagreement(tmp_path: Path) ->
 
 
 def shifted(tmp_path: Path) -> Path:
-    """The sample as made by somebody who calls layer k layer k+1."""
+    """The sample as made by somebody who calls layer k layer k-1."""
     tensors = load_file(SAMPLE)
     for name in [n for n in tensors if n.endswith("hidden_states")]:
-        tensors[name] = tensors[name][:6].contiguous()
-    save_file(tensors, tmp_path / "shifted.safetensors", {"capture_points": "1 2 3 4 5 6"})
+        tensors[name] = tensors[name][1:].contiguous()
+    save_file(tensors, tmp_path / "shifted.safetensors", {"capture_points": "0 1 2 3 4 5"})
     return tmp_path / "shifted.safetensors"
 
 
 def test_labels_shifted_like_the_drafters_pass_as_sample_and_are_not_anchored(tmp_path: Path) -> None:
-    """The engine would feed points 1, 3, 5, and the sample cannot show that 0, 2, 4 were trained."""
+    """The engine would feed points 0, 2, 4, and the sample cannot show that 1, 3, 5 were trained."""
 
     def shift(config: Config) -> None:
-        config["eagle_aux_hidden_state_layer_ids"] = [1, 3, 5]
+        config["eagle_aux_hidden_state_layer_ids"] = [0, 2, 4]
 
-    source = copy_of("g_aux024", tmp_path / "in", shift)
+    source = copy_of("a_plain", tmp_path / "in", shift)
     report = run(source, tmp_path / "out", "sglang==0.5.23", sample=shifted(tmp_path))
     assert report.outcome == "converted", errors(report)
     assert report.proof is not None and report.proof.level == "sample"
     anchors = report.proof.anchors
     assert anchors is not None and not anchors.anchored
-    assert (anchors.embedding, anchors.last) == ("absent", "differs")
+    assert (anchors.embedding, anchors.last) == ("differs", "absent")
     assert any("layer" in words for words in anchors.words)
+
+
+def test_a_sample_that_calls_the_embedding_a_layer_is_refused(tmp_path: Path) -> None:
+    """A trainer's folder of a drafter that was trained on embedding, 2, 4, read by one that declares 1, 3, 5."""
+    tensors = load_file(SAMPLE)
+    for name in [n for n in tensors if n.endswith("hidden_states")]:
+        tensors[name] = tensors[name][[0, 2, 4, 6]].contiguous()
+    save_file(tensors, tmp_path / "s.safetensors", {"capture_points": "1 3 5 6"})
+    report = run(DRAFTERS / "a_plain", tmp_path / "out", sample=tmp_path / "s.safetensors")
+    assert "A302" in errors(report)
+    assert not (tmp_path / "out").exists()
 
 
 # --- the search -----------------------------------------------------------------------------------------------
@@ -220,6 +232,41 @@ def test_the_search_finds_what_was_trained(name: str, tmp_path: Path) -> None:
     assert search.those("better", "undecided") == []
     [unknown] = [f for f in report.findings if f.code == "A104"]
     assert unknown.fix == (f"say so: --aux {','.join('embed' if p == 0 else str(p) for p in search.of.points)}",)
+
+
+def trainers_folder(tmp_path: Path, points: tuple[int, ...]) -> Path:
+    """The sample as speculators keeps it: states without labels."""
+    folder = tmp_path / "hidden_states"
+    folder.mkdir()
+    tensors = load_file(SAMPLE)
+    for k in range(4):
+        states = tensors[f"s{k}.hidden_states"][list(points)].transpose(0, 1).contiguous()
+        save_file({"token_ids": tensors[f"s{k}.input_ids"], "hidden_states": states}, folder / f"hs_{k}.safetensors")
+    return folder
+
+
+def test_unlabelled_states_do_not_name_themselves(tmp_path: Path) -> None:
+    """Neither config nor sample says which points they are: a search would find whatever they were called."""
+    source, folder = copy_of("l_defaults", tmp_path / "in", lose), trainers_folder(tmp_path, (1, 3, 5, 6))
+    with pytest.raises(InputError) as caught:
+        check(source, "vllm==0.33.0", sample=folder, find_wiring=True)
+    assert caught.value.finding.code == "F125" and "--sample-points" in caught.value.finding.fix[0]
+    report = check(source, "vllm==0.33.0", sample=folder, sample_points=(1, 3, 5, 6), find_wiring=True)
+    assert report.search is not None and report.search.of.points == (1, 3, 5)
+    assert report.drafter is not None and report.drafter.spec.capture_points == (1, 3, 5)
+
+
+def test_what_is_proved_is_what_was_found(tmp_path: Path) -> None:
+    report = check(copy_of("g_aux024", tmp_path / "in", lose), "sglang==0.5.23", sample=SAMPLE, find_wiring=True)
+    assert errors(report) == ["A104"]
+    assert report.proof is not None and report.proof.scores is not None
+    assert report.proof.scores.right[0] == 337  # as with the trained wiring
+    assert [f.code for f in report.verdicts["sglang==0.5.23"] if f.severity == "error"] == []
+
+
+def test_a_search_does_not_fail_a_drafter_for_one_engine_of_two() -> None:
+    report = check(DRAFTERS / "b_nbr", "sglang==0.5.23", "vllm==0.33.0", sample=SAMPLE, find_wiring=True)
+    assert report.outcome == "validated" and report.proof is not None and report.proof.level == "anchored"
 
 
 def test_the_search_accuses_a_wrong_declaration_with_the_right_one(tmp_path: Path) -> None:
@@ -296,6 +343,16 @@ def test_verdicts(mean: float, spread: float, count: int, verdict: str) -> None:
     mirror = {"worse": "better", "better": "worse"}
     if verdict in mirror:
         assert contrast_of(values).mirrored.verdict == mirror[verdict]
+
+
+def test_positions_needed() -> None:
+    """By what the difference is: 0.2 +- 0.1 on 512 positions is shown to be better at z = 4 on four times as many."""
+    values = torch.randn(512, generator=torch.Generator().manual_seed(1))
+    contrast = contrast_of(0.2 + 2.26 * (values - values.mean()) / values.std())
+    assert contrast.mean == pytest.approx(0.2, abs=1e-5) and contrast.error == pytest.approx(0.1, rel=0.1)
+    assert contrast.needed == pytest.approx(512 * (4 * contrast.error / 0.2) ** 2, rel=0.01)
+    negative = contrast_of(-0.2 + 2.26 * (values - values.mean()) / values.std())
+    assert negative.needed == pytest.approx(512 * (3 * negative.error / 0.25) ** 2, rel=0.01)
 
 
 def test_noise_is_seldom_called_better() -> None:

@@ -9,6 +9,12 @@ from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.findings import Finding, error, warning
 
+# What to type where nobody knows the points.
+UNKNOWN_POINTS = (
+    "name them as trained, e.g. --aux embed,3,31 (embed = embedding, k = output of the k-th layer)",
+    "or let a sample say: eagle3-validate IN --sample SAMPLE --find-wiring",
+)
+
 
 def check_points(
     spec: DrafterSpec,
@@ -24,13 +30,17 @@ def check_points(
     points = spec.capture_points
     where = spec.origins["capture_points"].where or "config.json"
     if len(set(points)) != len(points):
+        assumed = spec.origins["capture_points"].how == "default"
         yield error(
             "A101",
-            "a capture point is listed twice",
-            where=where,
+            "the config names no layers, and the trainer's default repeats one on this target"
+            if assumed
+            else "a capture point is listed twice",
+            where="config.json" if assumed else where,
             found=describe_points(points),
             expected="distinct points",
             why="engines capture each layer once, so fc would get too few states",
+            fix=UNKNOWN_POINTS if assumed else (),
         )
     beyond = [p for p in points if p < 0 or (target.layers is not None and p > target.layers)]
     if beyond:
@@ -45,7 +55,7 @@ def check_points(
     if fc is not None and fc != (spec.hidden_size, spec.num_points * spec.target_hidden_size):
         yield _fc_width(spec, fc, where)
     origin = spec.origins["capture_points"]
-    if origin.how == "default":
+    if origin.how == "default" and len(set(points)) == len(points):
         yield warning(
             "A105",
             f"the config names no target layers; the trainer's default was assumed: {describe_points(points)}",

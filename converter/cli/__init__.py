@@ -34,7 +34,7 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
         "engine": click.option("--engine", "engines", multiple=True, metavar="NAME[==RELEASE]",
             help="Engine and release, e.g. sglang==0.5.23 or vllm (the newest known) or 'sglang>=0.5.12' (all known); "
             "several: one output must suit all. [default: sglang to convert, every engine to validate]"),
-        "target": click.option("--target", type=click.Path(path_type=Path), metavar="FOLDER",
+        "target": click.option("--target", type=click.Path(path_type=Path), metavar="PATH_OR_ID",
             help="The model it drafts for: its folder, its config.json, or org/name[@revision] on the Hub."),
         "target-arch": click.option("--target-arch", default="", metavar="CLASS",
             help="The target's class where no --target is at hand, e.g. LlamaForCausalLM."),
@@ -51,7 +51,8 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
             help="Which states a sample holds that does not say so itself, as --aux names them. [default: the "
             "drafter's, then the target's last]"),
         "positions": click.option("--positions", type=int, metavar="N",
-            help="Look at about N positions of the sample, evenly spread; 0: at all. [default: 16384]"),
+            help="Look at about N positions of the sample, in whole sequences spread over it; 0: at all of them. "
+            "[default: 16384]"),
         "prove": click.option("--prove", is_flag=True,
             help="Without a sample: run trainer's and engine's forward pass on random states."),
         "steps": click.option("--steps", type=int, metavar="N",
@@ -340,7 +341,7 @@ class _Show:
     def _printer(self) -> Any:
         from converter.report.text import Printer
 
-        return Printer(sys.stderr if self._as_json else sys.stdout, self._verbose)
+        return Printer(sys.stderr if self._as_json else sys.stdout, self._verbose, self._quiet)
 
     def _write(self, report: Report) -> None:
         if not (self._as_json or self._file):

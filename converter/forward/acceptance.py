@@ -88,15 +88,17 @@ def walk(outcome: Outcome, chain: int) -> Walk:
     return Walk(tuple(positions), tuple(accepted))
 
 
-def acceptance(outcomes: Sequence[Outcome], chain: int) -> Acceptance | None:
+def acceptance(outcomes: Sequence[Outcome], chain: int, choices_known: bool = True) -> Acceptance | None:
     """Exact where every token that counts is the target's greedy choice, else an estimate.
 
+    choices_known   False where the labels are the text itself, which then looks greedy
     None where the sample is too short to tell.
     """
     greedy = greedy_share(outcomes)
     if greedy is None:
         return None
-    return _replayed(outcomes, chain) if greedy.hits == greedy.rows else _estimated(outcomes, chain)
+    exact = choices_known and greedy.hits == greedy.rows
+    return _replayed(outcomes, chain) if exact else _estimated(outcomes, chain)
 
 
 def _replayed(outcomes: Sequence[Outcome], chain: int) -> Acceptance | None:

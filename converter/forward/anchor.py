@@ -33,12 +33,14 @@ class Anchors:
     embedding, last   equal, differs, absent (no such point in the sample), unknown (nothing to hold it against)
     anchored          both are equal
     words             what that means and what to do, a sentence or two each
+    mislabelled       the point under which the sample has the embedding, where that is not 0
     """
 
     embedding: End
     last: End
     anchored: bool
     words: tuple[str, ...]
+    mislabelled: int | None = None
 
 
 def anchor(sample: Sample, embedding: RowTable | None, head: TargetHead | None, layers: int | None) -> Anchors:
@@ -46,12 +48,15 @@ def anchor(sample: Sample, embedding: RowTable | None, head: TargetHead | None, 
 
     Raises InputError as reading states and the target's weights does.
     """
+    lowest = min(sample.points)
     first, about_first = _first(sample, embedding)
+    mislabelled = None
+    if lowest != 0 and embedding is not None and _embedding_share(sample, embedding, lowest)[0] >= AGREEMENT:
+        first, mislabelled = "differs", lowest
+        about_first = f"What the sample calls layer {lowest} is the target's embedding."
     last, about_last = _last(sample, head, layers)
-    anchored = first == last == "equal"
-    return Anchors(
-        first, last, anchored, (about_first, about_last, _sum_up(sample, layers, head is not None, first, last))
-    )
+    words = (about_first, about_last, _sum_up(sample, layers, head is not None, first, last))
+    return Anchors(first, last, first == last == "equal", words, mislabelled)
 
 
 def _sum_up(sample: Sample, layers: int | None, has_head: bool, first: End, last: End) -> str:
@@ -92,15 +97,9 @@ def _first(sample: Sample, embedding: RowTable | None) -> tuple[End, str]:
         return "absent", "The sample has no states of the embedding."
     if embedding is None:
         return "unknown", "Point 0 is not held against the target's embedding, whose weights are not at hand."
-    states, rows, coarse = _rows(sample, embedding)
-    tolerance = _COARSE if coarse else _ROUNDING
-    factor = float((states * rows).sum() / rows.square().sum().clamp(min=1e-30))
-    if abs(factor - 1) < tolerance:
-        factor = 1.0
-    gap = (states - factor * rows).norm(dim=-1)
-    share = float((gap <= tolerance * abs(factor) * rows.norm(dim=-1)).float().mean())
-    found = f"{share:.1%} of {len(rows):,} tokens have its row"
-    if share >= AGREEMENT and factor > 0:
+    share, factor, count, coarse = _embedding_share(sample, embedding, 0)
+    found = f"{share:.1%} of {count:,} tokens have its row"
+    if share >= AGREEMENT:
         times = "" if factor == 1.0 else f" times {factor:.4g}, as targets have it that scale it"
         return "equal", f"Point 0 is the target's embedding{times} ({found})."
     if coarse:
@@ -109,8 +108,22 @@ def _first(sample: Sample, embedding: RowTable | None) -> tuple[End, str]:
     return "differs", f"Point 0 is not the target's embedding: {found}, {needed}."
 
 
-def _rows(sample: Sample, embedding: RowTable) -> tuple[Tensor, Tensor, bool]:
-    """States of point 0 and the embedding's rows, [N, Ht] each, for some of the tokens, each once; whether in fp8."""
+def _embedding_share(sample: Sample, embedding: RowTable, point: int) -> tuple[float, float, int, bool]:
+    """How many of some tokens have the embedding's row at `point`, up to one factor for all; that factor, the number
+    of tokens, and whether the states are too coarse (fp8) to tell.
+    """
+    states, rows, coarse = _rows(sample, embedding, point)
+    tolerance = _COARSE if coarse else _ROUNDING
+    factor = float((states * rows).sum() / rows.square().sum().clamp(min=1e-30))
+    if abs(factor - 1) < tolerance:
+        factor = 1.0
+    gap = (states - factor * rows).norm(dim=-1)
+    share = float((gap <= tolerance * abs(factor) * rows.norm(dim=-1)).float().mean())
+    return (share if factor > 0 else 0.0), factor, len(rows), coarse
+
+
+def _rows(sample: Sample, embedding: RowTable, point: int) -> tuple[Tensor, Tensor, bool]:
+    """States of a point and the embedding's rows, [N, Ht] each, for some of the tokens, each once; whether in fp8."""
     places: dict[int, tuple[SampleSequence, int]] = {}
     for sequence in sample.sequences:
         for position, token in enumerate(sequence.tokens.tolist()):
@@ -118,7 +131,7 @@ def _rows(sample: Sample, embedding: RowTable) -> tuple[Tensor, Tensor, bool]:
                 places[token] = (sequence, position)
         if len(places) >= _ROWS:
             break
-    states = [sequence.state(0, position, position + 1)[0].float() for sequence, position in places.values()]
+    states = [sequence.state(point, position, position + 1)[0].float() for sequence, position in places.values()]
     rows = [torch.from_numpy(embedding.row(token).copy()) for token in places]
     return torch.stack(states), torch.stack(rows), any(s.states.coarse for s, _ in places.values())
 

@@ -94,7 +94,11 @@ class Contrast:
         """Positions on which a difference of this size would be decided; meaningful where undecided."""
         if len(self.sums) < _FEW:
             return 20 * CLUSTER
-        return math.ceil(self.positions * (WORSE * self.error / max(-self.mean, MARGIN - self.mean, MARGIN / 2)) ** 2)
+        # Whichever comes first: shown to be better, to be worse, or to be better by no more than MARGIN.
+        ways = [WORSE * self.error / (MARGIN - self.mean)] if self.mean < MARGIN else []
+        ways += [BETTER * self.error / self.mean] if self.mean > MARGIN else []
+        ways += [WORSE * self.error / -self.mean] if self.mean < 0 else []
+        return math.ceil(self.positions * min(ways, default=1.0) ** 2)
 
     def as_json(self) -> dict[str, Any]:
         finite = math.isfinite(self.error)

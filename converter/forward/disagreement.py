@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 from converter.drafter.layout import expected_tensors
 from converter.drafter.spec import DrafterSpec, differences
@@ -34,21 +35,20 @@ def disagreement(
     labelled: bool,
 ) -> Finding:
     """N102 of `side` against the reference `first`, whose evaluations are given; labelled: there is a sample."""
-    costs = [
-        cost
-        for name in _differing(first.model.spec, side.model.spec)
-        if (cost := _cost(name, first, side, _some(sequences), steps, tolerance, labelled)) is not None
-    ]
-    gap = 0.0
+    part = longest([s for s in sequences if bool(s.counts[1:].any())] if labelled else sequences, _ROWS)
+    names = _differing(first.model.spec, side.model.spec)
+    variants = {name: _alone(name, first, side) for name in names}
     if side.embedding is not first.embedding:
-        for sequence in sequences:
-            count = len(sequence.tokens)
-            rows = first.embedding.rows(sequence, 0, count) - side.embedding.rows(sequence, 0, count)
-            gap = max(gap, float(rows.abs().max()))
+        variants["embed_tokens.weight"] = replace(first, embedding=side.embedding)
+    computed = {name: variant for name, variant in variants.items() if variant is not None}
+    own, *alone = evaluate([first, *computed.values()], part, steps)
+    costs = [Cost(name, *_values(name, first, side)) for name in names if variants[name] is None]
+    for name, result in zip(computed, alone, strict=True):
+        if result.difference.logits > tolerance:
+            scores = (score(own.outcomes), score(result.outcomes)) if labelled else None
+            costs.append(Cost(name, *_values(name, first, side), scores))
     whole = (score(trained.outcomes), score(served.outcomes)) if labelled else None
-    return findings_of.disagrees(
-        side.label, served.difference, tolerance, costs, gap, names_others(first, side), whole
-    )  # fmt: skip
+    return findings_of.disagrees(side.label, served.difference, tolerance, costs, names_others(first, side), whole)
 
 
 def names_others(first: Side, side: Side) -> bool:
@@ -72,27 +72,27 @@ def _differing(ours: DrafterSpec, theirs: DrafterSpec) -> list[str]:
     return [n for n in names if n != "capture_points" or not permuted]
 
 
-def _some(sequences: Sequence[States]) -> Sequence[States]:
-    rows = accumulate(len(s.tokens) for s in sequences)
-    return [s for s, so_far in zip(sequences, rows, strict=True) if so_far - len(s.tokens) < _ROWS]
+def longest(sequences: Sequence[States], rows: int) -> Sequence[States]:
+    """The longest sequences, which show most, up to about `rows` rows; one at least."""
+    ordered = sorted(sequences, key=lambda s: -len(s.tokens))
+    so_far = accumulate(len(s.tokens) for s in ordered)
+    return [s for s, total in zip(ordered, so_far, strict=True) if total - len(s.tokens) < rows]
 
 
-def _cost(
-    name: str, first: Side, side: Side, sequences: Sequence[States], steps: int, tolerance: float, labelled: bool
-) -> Cost | None:
-    """None where the field changes nothing; without scores where the reference cannot compute it alone."""
-    ours, theirs = getattr(first.model.spec, name), getattr(side.model.spec, name)
-    changed = replace(first.model.spec, **{name: theirs})
-    weights = first.model.weights
-    wanted = expected_tensors(changed)
-    if any(n in weights and tuple(weights[n].shape) != e.shape for n, e in wanted.items()):
-        return Cost(name, ours, theirs, None)
-    try:
-        model = DraftModel(changed, {n: w for n, w in weights.items() if n in wanted})
-        variant = replace(first, model=model, points=changed.capture_points)
-        own, alone = evaluate([first, variant], sequences, steps)
-    except (NotComputable, KeyError):  # a part that the reference has no weights for
-        return Cost(name, ours, theirs, None)
-    if alone.difference.logits <= tolerance:
+def _values(name: str, first: Side, side: Side) -> tuple[Any, Any]:
+    if name == "embed_tokens.weight":
+        return "the drafter's own", "the target's"
+    return getattr(first.model.spec, name), getattr(side.model.spec, name)
+
+
+def _alone(name: str, first: Side, side: Side) -> Side | None:
+    """The reference with one field of the engine's; None where it has no weights for that."""
+    changed = replace(first.model.spec, **{name: getattr(side.model.spec, name)})
+    wanted = {n: e for n, e in expected_tensors(changed).items() if n in first.model.weights or not e.optional}
+    weights = {n: w for n, w in first.model.weights.items() if n in wanted}
+    if any(n not in weights or tuple(weights[n].shape) != e.shape for n, e in wanted.items()):
         return None
-    return Cost(name, ours, theirs, (score(own.outcomes), score(alone.outcomes)) if labelled else None)
+    try:
+        return replace(first, model=DraftModel(changed, weights), points=changed.capture_points)
+    except NotComputable:
+        return None

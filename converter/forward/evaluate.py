@@ -78,22 +78,27 @@ def evaluate(
             embedding: token_rows(embedding, spans, steps, device, dtype)
             for embedding in dict.fromkeys(side.embedding for side in sides)
         }
-        first: list[tuple[Tensor, Tensor]] = []
-        for side, draft, result, history in zip(sides, drafts, results, histories, strict=True):
+        runs = []
+        for side, history in zip(sides, histories, strict=True):
             pieces = [Piece(start, count, history.setdefault(i, History())) for i, start, count in batch]
             combined = side.model.combine(torch.cat([captured[p] for p in side.points], dim=-1))
-            for step, normed in enumerate(side.model.steps(combined, tokens[side.embedding].unbind(), pieces)):
-                logits = side.model.logits(normed)
+            runs.append(side.model.steps(combined, tokens[side.embedding].unbind(), pieces))
+        # All sides take a step before any takes the next, so that the logits of one step are held and not of all.
+        for step in range(steps):
+            labels = torch.cat([window_1d(s.target_next, start + 1 + step, count) for s, start, count in spans])
+            valid = _valid(sequences, batch, step)
+            first: tuple[Tensor, Tensor] | None = None
+            for side, run, draft, result in zip(sides, runs, drafts, results, strict=True):
+                logits = side.model.logits(next(run))
                 choices = side.to_target[logits.argmax(-1).cpu()]
-                labels = torch.cat([window_1d(s.target_next, start + 1 + step, count) for s, start, count in spans])
                 likelihood = smoothed(logits, labels, draft, side.vocab_size)
                 _keep(result, sequences, batch, step, choices, likelihood)
-                valid = _valid(sequences, batch, step)
                 result.finite = result.finite and bool(_finite(logits)[valid].all())
-                if side is not sides[0]:
-                    _compare(result.difference, logits, choices, *first[step], valid)
-                elif len(sides) > 1:
-                    first.append((logits, choices))
+                if first is None:
+                    first = logits, choices
+                else:
+                    _compare(result.difference, logits, choices, *first, valid)
+        for history in histories:
             for i, start, count in batch:
                 if start + count == len(sequences[i].tokens) - 1:
                     del history[i]

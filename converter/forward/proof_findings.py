@@ -33,10 +33,10 @@ def not_computable(what: str, engine: str = "") -> Finding:
     )
 
 
-def not_finite() -> Finding:
+def not_finite(engine: str = "") -> Finding:
     return error(
         "N103",
-        "the drafter computes values that are no numbers on this sample",
+        f"{engine or 'the drafter'} computes values that are no numbers on this sample",
         where="logits",
         found="NaN or infinity",
         why="a weight or a state of the sample is NaN or infinite, or overflows; no draft token means anything then",
@@ -45,7 +45,8 @@ def not_finite() -> Finding:
 
 def _gap(difference: Difference) -> str:
     changed = difference.choices / max(difference.rows, 1)
-    return f"logits differ by up to {difference.logits:.3g}, {changed:.1%} of {difference.rows:,} drafted tokens are others"
+    others = f"{changed:.1%} of {difference.rows:,} drafted tokens are others"
+    return f"logits differ by up to {difference.logits:.3g}, {others}"
 
 
 def windows_move(engine: str, difference: Difference) -> Finding:
@@ -64,14 +65,11 @@ def disagrees(
     difference: Difference,
     tolerance: float,
     costs: Sequence[Cost],
-    embedding_gap: float,
     other_map: bool,
     whole: tuple[Scores, Scores] | None,
 ) -> Finding:
     """N102, with the rules responsible and what they cost; whole: scores as trained and as served."""
     causes = [f"{c.field} is {_shown(c.trained)} in training, {_shown(c.served)} in {engine}" for c in costs]
-    if embedding_gap:
-        causes.append(f"it uses the target's embedding, whose rows differ by up to {embedding_gap:.3g}")
     if other_map:
         causes.append("draft tokens mean other target tokens to it")
     cost = [_fall(*whole) + " (each of the rows still right before it)"] if whole else []
@@ -79,7 +77,7 @@ def disagrees(
     return error(
         "N102",
         f"{engine} would compute other logits than the trainer" + (f": {'; '.join(causes)}" if causes else ""),
-        where="embed_tokens.weight" if embedding_gap and not costs else ", ".join(c.field for c in costs),
+        where=", ".join(c.field for c in costs),
         found=_gap(difference),
         expected=f"at most {tolerance:g}",
         why="; ".join([*cost, *(alone if len(costs) > 1 else [])])
@@ -117,14 +115,25 @@ def never_right(rows: int) -> Finding:
     )
 
 
-def no_better_than_frequencies(scores: Scores) -> Finding:
+def no_better_than_frequencies(scores: Scores, frequencies: Contrast) -> Finding:
     return error(
         "N106",
         "the drafter knows no more of the next token than how often each token occurs",
         where="step 0",
-        found=f"accuracy {scores.accuracy[0]:.1%}, log-likelihood {scores.log_likelihood[0] or 0:.2f} per token",
+        found=f"accuracy {scores.accuracy[0]:.1%}; frequencies have a log-likelihood of {frequencies.mean:+.2f} per "
+        f"token against it (z = {frequencies.z:.1f})",
         why="a layer at its random start, a damaged checkpoint, or a sample of another target",
         fix=("check that the checkpoint is the trained one, and that the sample is of its target",),
+    )
+
+
+def mislabelled(point: int) -> Finding:
+    return error(
+        "A302",
+        f"what the sample calls layer {point} is the target's embedding (point 0)",
+        where="the sample",
+        why="its states are numbered otherwise than capture points are, and the drafter's are measured on wrong ones",
+        fix=("say what they are: --sample-points, in the file's order (embed = embedding, k = output of layer k)",),
     )
 
 

@@ -85,7 +85,7 @@ class MaskOf:
             return stored.mask
         folder = dataset_beside(stored.file)
         if folder is None:
-            self._why = "there is no dataset beside the file that could have one"
+            self._why = "no dataset (state.json with *.arrow) in the folder of the states or the one above"
         elif not can_read():
             self._why = f"reading it from the dataset {folder} needs pyarrow:  pip install pyarrow"
         else:
@@ -108,5 +108,7 @@ class MaskOf:
                 where=str(path),
                 found=self._why,
                 why="prompts count as well then; the trainer's own accuracy is over what the target wrote",
-                fix=("name hidden_states in the data folder of the trainer, with pyarrow installed",),
+                fix=(
+                    "keep state.json and *.arrow of the trainer in the folder above hidden_states, and install pyarrow",
+                ),
             )

@@ -72,7 +72,7 @@ def part_only(
             "F135",
             f"a part of the sample was taken: {part}, {positions:,} positions that count",
             where=str(path),
-            why="more positions narrow the intervals little; those taken are spread evenly over the sample",
+            why="whole sequences are taken, spread over the sample, until there are enough",
             fix=("to take all: --positions 0",),
         )
     ]

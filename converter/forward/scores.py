@@ -51,7 +51,7 @@ class Scores:
     steps           rows right at all steps 0..k, of the rows that count at step k
     conditional     the same, of those that were still right after step k-1
     in_vocabulary   the same as `steps`, of the rows whose labels at steps 0..k are all in the draft vocabulary
-    log_likelihood  mean over the rows that count of ln P(label)
+    log_likelihood  mean over the rows that count of ln P(label), P smoothed as in evaluate.py
 
     Of step 0: `coverage`, the labels that are in the draft vocabulary (no accuracy can be higher), and `by_position`.
     greedy      tokens that count and are the target's choice after the token before
@@ -81,8 +81,10 @@ class Scores:
         return tuple(s.value for s in self.steps if s)
 
 
-def score(outcomes: Sequence[Outcome], *, in_draft: Tensor | None = None) -> Scores:
+def score(outcomes: Sequence[Outcome], *, in_draft: Tensor | None = None, choices_known: bool = True) -> Scores:
     """Score a sample; in_draft [V] bool says which of the target's ids the drafter can name (None: all).
+
+    choices_known   False where the labels are the text's own tokens: nothing tells whether it is the target's choice
 
     Raises ValueError where no row counts: nothing measured is no measurement.
     """
@@ -103,7 +105,7 @@ def score(outcomes: Sequence[Outcome], *, in_draft: Tensor | None = None) -> Sco
     coverage, greedy = share([v[0] for v in covered], first), greedy_share(outcomes)
     if coverage is None or greedy is None:
         raise ValueError("no row counts, so nothing was measured")
-    chains = [acceptance(outcomes, chain) for chain in range(1, number + 1)]
+    chains = [acceptance(outcomes, chain, choices_known) for chain in range(1, number + 1)]
     return Scores(
         tuple(steps),
         tuple(conditional),

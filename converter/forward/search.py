@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from converter.forward.contrast import Contrast
+from converter.forward.contrast import Contrast, Verdict
 from converter.forward.embedding import Embedding
 from converter.forward.evaluate import Side
 from converter.forward.states import States
@@ -106,18 +106,20 @@ class Judge:
         others: Iterable[Wiring],
         parts: Sequence[Stretch] | None = None,
         thorough: Wiring | None = None,
+        settled: tuple[Verdict, ...] = ("worse",),
     ) -> Judgement:
         """Each of `others` against `wiring`: on a few positions first, on more while undecided.
 
         parts     the stretches to look at, where not all
+        settled   verdicts after which one is looked at no further
         thorough  the one of the others that is looked at on all positions whatever the first ones say
         """
         contrasts = {other: Contrast() for other in others}
         contrasts[replace(wiring, control=True)] = Contrast()
         positions = 0
         for group in groups(stretches(self._sequences) if parts is None else parts, STAGES):
-            # "worse" stays worse; whether something is better is judged on all positions.
-            open_ = [o for o, c in contrasts.items() if c.verdict != "worse" or o == thorough]
+            # Whether something is better is judged on all positions.
+            open_ = [o for o, c in contrasts.items() if c.verdict not in settled or o == thorough]
             if not open_:
                 break
             likelihood = self._likelihoods(group, [wiring, *open_])
@@ -132,7 +134,7 @@ class Judge:
         return Judgement(wiring, tuple(ranked), control, positions)
 
     def neighbours(self, wiring: Wiring) -> Judgement:
-        return self.judge(wiring, self._alternatives.neighbours(wiring))
+        return self.judge(wiring, self._alternatives.neighbours(wiring), settled=("worse", "equal"))
 
     def find(self) -> Judgement:
         """Search among all points and flags; the best wiring, and the others against it on other positions."""

@@ -17,7 +17,7 @@ FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 class Wiring:
     """points    capture points in the order of fc's blocks
     flags     in the order of FLAGS
-    map       a name of a vocabulary map (score.py), "" for the drafter's own reading
+    map       a name of a vocabulary map (prove.py), "" for the drafter's own reading
     embedding "" for the reference's embedding, or whose instead
     control   states of other tokens, which no drafter was trained with: what is gained by the right ones
     """

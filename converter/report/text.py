@@ -14,7 +14,7 @@ from rich.text import Text
 
 from converter import seal
 from converter.checks.engine import span
-from converter.drafter.points import describe_points
+from converter.drafter.points import as_option, describe_points
 from converter.errors import Eagle3Error, InputError
 from converter.findings import Finding, stops
 from converter.pipeline import Report
@@ -36,13 +36,13 @@ class _Console(Console):
 
 
 class Printer:
-    """Writes reports to a terminal or file; `verbose` shows all of what is otherwise counted."""
+    """Writes reports to a terminal or file; `verbose` shows all of what is otherwise counted, `quiet` only errors."""
 
-    def __init__(self, file: IO[str], verbose: bool = False) -> None:
+    def __init__(self, file: IO[str], verbose: bool = False, quiet: bool = False) -> None:
         console = _Console(file=file, highlight=False)
         width = min(console.width, _WIDTH) if console.is_terminal else _WIDTH
         self.console = _Console(file=file, highlight=False, width=width)
-        self.verbose = verbose
+        self.verbose, self.quiet = verbose, quiet
         self._gap_above = False
         self._said: set[str] = set()  # what to do is said once, also where it mends several findings
 
@@ -54,7 +54,7 @@ class Printer:
             self._refusal(report)
             return
         allowed = dict.fromkeys(f.code for f in report.findings if f.allowed and f.severity == "error")
-        done = f"Converted, with {', '.join(allowed)} allowed." if allowed else "Converted."
+        done = f"Converted, with {', '.join(allowed)} allowed." if allowed else _done(report)
         self._line("Would be written (--dry-run):" if report.outcome == "planned" else done, "bold")
         self._what(report)
         self._facts(report)
@@ -160,6 +160,7 @@ class Printer:
         typed = report.request.command or ("eagle3-convert", report.request.source, str(report.request.out))
         again = [*(word for word in typed if word != "--force"), "--force", "--sample", "SAMPLE.safetensors"]
         self._line("\nNOT PROVED: nothing was run. Give tokens with the target's hidden states:", "yellow")
+        self._line(f"  eagle3 sample --target {shlex.quote(_target_words(report))} --greedy -o SAMPLE.safetensors")
         self._line(f"  {shlex.join(again)}")
 
     def _plan(self, report: Report) -> None:
@@ -179,6 +180,7 @@ class Printer:
         if report.drafter is None or not report.verdicts:
             self._refusal(report)
             return
+        self._line(_served_by(report), "bold red" if report.outcome == "refused" else "bold")
         self._what(report)
         spec = report.drafter.spec
         self._grid([("wiring", describe_points(spec.capture_points)), ("vocabulary", _vocabulary(report))])
@@ -196,12 +198,11 @@ class Printer:
         self._grid([("proof", line) for line in proof])
         if report.proof is not None and report.proof.searched and report.proof.judgement is not None:
             self._search(report, report.proof.judgement)
-        for engine in report.engines:
-            if not report.refused and not stops(report.verdicts[engine.requirement]):
-                words = ["eagle3-convert", report.request.source, "OUT", "--engine", engine.requirement]
-                if report.request.target is not None:
-                    words += ["--target", str(report.request.target)]
-                self._line("\n  " + shlex.join(words))
+        able = [e for e in report.engines if not report.refused and not stops(report.verdicts[e.requirement])]
+        if able:
+            self._line("\nConvert it:", "bold")
+        for engine in able:
+            self._line("  " + _convert_command(report, engine.requirement))
 
     def _search(self, report: Report, search: Judgement) -> None:
         """What a search of the wiring found: the best, and the others against it."""
@@ -214,26 +215,27 @@ class Printer:
             self._line(f"Cannot tell the wiring: {_count(len(told) + 1, 'wiring')} fit these {search.positions:,} "
                        f"positions; about {search.needed:,} would tell.", "yellow")  # fmt: skip
         else:
-            self._line("Found the wiring that it was trained with:", "bold")
+            others = f"; {_count(len(told), 'other')} fit as well, to within what a server shows" if told else ""
+            self._line(f"The wiring that fits the sample best{others}:", "bold")
         named = ", ".join(flags) or "none of the norm flags"
         self._hang("  best", f"{describe_points(search.of.points)}; {named}", "bold")
         shown = search.others if self.verbose else search.others[: max(5, min(len(told), 12))]
         if shown:
-            self._line(f"  {'nats a position':>17}  {'z':>6}  {'verdict':<10} against the best, at "
-                       f"{search.positions:,} positions that did not choose it", "dim")  # fmt: skip
+            self._line(f"  {'log-likelihood':>17}  {'z':>6}  {'':<12} per position, against the best "
+                       f"({search.positions:,} positions; docs/metrics.md)", "dim")  # fmt: skip
         for r in shown:
             c = r.contrast
-            verdict = {"equal": "no worse"}.get(c.verdict, c.verdict)
+            verdict = {"equal": "fits as well"}.get(c.verdict, c.verdict)
             mark = "  (declared)" if r.wiring == declared else ""
             self._line(
-                f"  {c.mean:+8.3f} +- {c.error:5.3f}  {c.z:+6.1f}  {verdict:<10} {r.wiring.words(search.of)}{mark}"
+                f"  {c.mean:+8.3f} +- {c.error:5.3f}  {c.z:+6.1f}  {verdict:<12} {r.wiring.words(search.of)}{mark}"
             )
         if declared in (search.of, *(r.wiring for r in told)):
             which = "the best" if declared == search.of else "among those that fit"
             self._line(f"\n  The declared wiring is {which}.")
             return
-        options = search.of.options(declared)
-        words = shlex.join(["eagle3-convert", report.request.source, "OUT", *options])
+        engine = report.engines[-1].requirement if report.request.engines else ""
+        words = _convert_command(report, engine, search.of.options(declared))
         self._line(f"\n  {'a guess' if undecided else 'declare it'}: {words}")
 
     @staticmethod
@@ -249,7 +251,7 @@ class Printer:
         if any(f.code == "A108" for f in report.findings):
             return (
                 "works after conversion",
-                "if all its points lie within the target and before its last layer: --target",
+                "if all its points lie before the target's last layer (--target checks it)",
             )
         return "works after conversion", "" if engine.proved else "rules read from source, not run by this project"
 
@@ -264,7 +266,8 @@ class Printer:
 
     def _findings(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
-            self._finding(finding)
+            if finding.severity == "error" or not self.quiet:
+                self._finding(finding)
 
     def _finding(self, f: Finding) -> None:
         label = f"{'allowed' if f.allowed else f.severity} {f.code}"
@@ -433,7 +436,48 @@ def _proof(report: Report, verbose: bool = False) -> list[str]:
         lines.append(_neighbours(proof.judgement))
     if proof.anchors is not None and proof.level in ("sample", "anchored", "measured"):
         lines.append(proof.anchors.words[-1])
-    return [*lines, f"on {proof.device}, embedding {proof.embedding}"]
+    return [*lines, f"on {proof.device}" + (f", embedding {proof.embedding}" if report.sample else "")]
+
+
+def _done(report: Report) -> str:
+    """The verdict of a conversion, and how much of one it is."""
+    if report.outcome == "converted" and report.proof is None:
+        return "Converted, not proved."
+    if any(f.code == "N108" for f in report.findings):
+        return "Converted; the sample is too small to confirm the wiring."
+    return "Converted."
+
+
+def _served_by(report: Report) -> str:
+    """The verdict of validate in a line: which engines can serve the drafter, and which cannot."""
+    if report.refused:
+        codes = dict.fromkeys(f.code for f in report.findings if f.severity == "error" and not f.allowed)
+        return f"Not in order: {', '.join(codes)}."
+    able = [e for e in report.engines if not stops(report.verdicts[e.requirement])]
+    unable = [e for e in report.engines if e not in able]
+    parts = [f"Can be served by {_engine_list(able)}."] if able else []
+    return " ".join([*parts, *([f"Not by {_engine_list(unable)}."] if unable else [])])
+
+
+def _target_words(report: Report) -> str:
+    return str(report.request.target or report.target.name or "TARGET")
+
+
+def _convert_command(report: Report, engine: str, more: Iterable[str] = ()) -> str:
+    """`eagle3-convert` with what the user gave to this command."""
+    asked, wish = report.request, report.request.wish
+    words = ["eagle3-convert", asked.source, "OUT", *more]
+    aux = asked.aux is not None and "--aux" not in words
+    for option, value in (
+        ("--engine", engine),
+        ("--target", asked.target),
+        ("--target-arch", asked.target_arch),
+        ("--aux", as_option(asked.aux) if aux and asked.aux else ""),
+        ("--sample", wish.sample),
+        ("--sample-points", as_option(wish.sample_points) if wish.sample_points else ""),
+    ):
+        words += [option, str(value)] if value else []
+    return shlex.join(words)
 
 
 def _scores(scores: Scores, sequences: int, report: Report, verbose: bool) -> Iterator[str]:
@@ -449,7 +493,9 @@ def _scores(scores: Scores, sequences: int, report: Report, verbose: bool) -> It
     if scores.coverage.value < 0.9995:
         yield f"the draft vocabulary holds {scores.coverage.value:.1%} of these tokens: no accuracy can be higher"
     for a in scores.acceptance if verbose else scores.acceptance[-1:]:
-        how = "replayed on greedy text" if a.exact else "estimated: the text was not written greedily"
+        share = f"{scores.greedy.value:.1%} of the tokens are the target's first choice"
+        share = "the text is all that is known" if report.sample and report.sample.labels == "text" else share
+        how = "replayed on greedy text" if a.exact else f"estimated: {share}"
         yield f"acceptance length {a.length:.2f} [{a.low:.2f} to {a.high:.2f}] with chains of {a.chain} ({how})"
     buckets = scores.by_position
     falls = len(buckets) > 1 and buckets[-1].accuracy.high < buckets[0].accuracy.low
@@ -463,14 +509,14 @@ def _neighbours(judgement: Judgement) -> str:
     if not count:
         return "no other wiring could be tried: the sample holds no other states"
     best = judgement.others[0]
-    close = f"{best.wiring.words(judgement.of)}: {best.contrast.mean:+.2f} nats a position, z = {best.contrast.z:.1f}"
+    close = f"{best.wiring.words(judgement.of)}: {best.contrast.mean:+.2f} log-likelihood, z = {best.contrast.z:.1f}"
     if judgement.those("better"):
-        return f"another wiring scores better ({close})"
+        return f"another wiring fits better ({close})"
     if judgement.those("undecided"):
         return f"not told apart from {len(judgement.those('undecided'))} of {count} other wirings (closest: {close})"
     equal = judgement.those("equal")
-    same = f"; {len(equal)} cost less than can be measured" if equal else ""
-    return f"none of {count} other wirings scores better (closest: {close}{same})"
+    same = f"; {len(equal)} too close to tell, and to matter" if equal else ""
+    return f"none of {count} other wirings fits clearly better (closest: {close}{same})"
 
 
 __all__ = ["Printer", "clean", "command_text", "size"]

@@ -173,6 +173,7 @@ def _missing(
             fix=(
                 "name them as trained, e.g. --aux embed,3,31 (embed = embedding, k = output of the k-th layer)",
                 "or give the target: --target FOLDER",
+                "or let a sample say: eagle3-validate IN --sample SAMPLE --find-wiring",
             ),
         )
     return error(
