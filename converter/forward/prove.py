@@ -27,7 +27,7 @@ from converter.forward.sample import Sample
 from converter.forward.scores import Scores, score
 from converter.forward.scores import as_json as scores_json
 from converter.forward.search import Alternatives, Judge, Judgement
-from converter.forward.sides import EngineFiles, Surroundings, engine, reference, target_embedding
+from converter.forward.sides import EngineFiles, Surroundings, engine, reference
 from converter.forward.states import States, random_states
 from converter.forward.target_head import TargetHead
 from converter.forward.weights import EMBEDDING
@@ -293,7 +293,7 @@ def _alternatives(question: Question, around: Surroundings, first: Side, sample:
     """What the wiring can be varied by on this sample."""
     drafter = question.drafter
     embeddings = {}
-    targets = target_embedding(around)
+    targets = around.target_embedding
     if targets is not None and EMBEDDING in drafter.tensors and drafter.embedding != "target's":
         embeddings["the target's"] = targets
     return Alternatives(sample.points, flippable(drafter.tensors), _other_maps(drafter), embeddings)

@@ -133,6 +133,7 @@ def read_sample(
             names = points_of(opened, spec if declared else None, points, last_point)
             last = last_state(opened.form, names, last_point)
             labels: Labels = "target" if opened.form == OWN else "text" if head is None or last == "" else "computed"
+            choices = _Choices(head, last) if labels == "computed" and head is not None else None
         files.append(opened)
         _one_form(path, files)
         for place in spread(len(opened.sequences)):
@@ -145,7 +146,7 @@ def read_sample(
                 continue
             if len(candidates) > 1 and opened.form == OWN:
                 stored = replace(stored, name=f"{opened.file.stem}: {stored.name}")
-            sequence = _sequence(stored, names, masks, labels, last, head)
+            sequence = _sequence(stored, names, masks, choices)
             positions += int(sequence.counts[1:].sum())
             taken.append((number, place, sequence))
     if not files:
@@ -232,16 +233,14 @@ def _sequence(
     stored: Stored,
     names: tuple[int, ...],
     masks: MaskOf,
-    labels: Labels,
-    last: Last,
-    head: TargetHead | None,
+    choices: _Choices | None,
 ) -> SampleSequence:
     counts, tokens = masks.of(stored), stored.tokens
     following: Tensor | Callable[[], Tensor]
     if stored.choices is not None:
         following = stored.choices
-    elif labels == "computed" and head is not None:
-        following = _Computed(stored, counts, head, last)
+    elif choices is not None:
+        following = choices.of(stored, counts)
     else:
         # After the last token the text says nothing, so that position does not count.
         following = torch.cat([tokens[1:], tokens[-1:]])
@@ -251,29 +250,41 @@ def _sequence(
     return SampleSequence(stored.name, tokens, counts, named, stored.states, following, str(stored.file))
 
 
-@dataclass(frozen=True)
-class _Computed:
-    """The target's choices [T] by its head; computed once, when a score first asks for them.
+class _Choices:
+    """The target's choices by its head, for all sequences at once when a score first asks for any.
 
     Only at tokens that count and those before them: elsewhere nothing asks, and a head is wide. There the text stands.
     """
 
-    stored: Stored
-    counts: Tensor
-    head: TargetHead
-    last: Last
+    def __init__(self, head: TargetHead, last: Last) -> None:
+        self._head, self._last = head, last
+        self._asked: list[tuple[Stored, Tensor]] = []
+        self._choices: list[Tensor] = []
 
-    def __call__(self) -> Tensor:
-        normed = self.last == "normed"
-        source = self.stored.normed if normed else self.stored.states
+    def of(self, stored: Stored, counts: Tensor) -> Callable[[], Tensor]:
+        """What gives [T] int64 of one sequence."""
+        asked = counts.clone()
+        asked[:-1] |= counts[1:]
+        self._asked.append((stored, asked))
+        number = len(self._asked) - 1
+        return lambda: self._compute()[number]
+
+    def _compute(self) -> list[Tensor]:
+        if not self._choices:
+            states = torch.cat([self._states(stored)[asked] for stored, asked in self._asked])
+            found = self._head.choices(states, normed=self._last == "normed")
+            parts = torch.split(found, [int(asked.sum()) for _, asked in self._asked])
+            for (stored, asked), part in zip(self._asked, parts, strict=True):
+                choices = torch.cat([stored.tokens[1:], stored.tokens[-1:]])
+                choices[asked] = part
+                self._choices.append(choices)
+        return self._choices
+
+    def _states(self, stored: Stored) -> Tensor:
+        normed = self._last == "normed"
+        source = stored.normed if normed else stored.states
         assert source is not None
-        tokens = self.stored.tokens
-        states = source.rows(0 if normed else int(self.last or 0), 0, len(tokens))
-        asked = self.counts.clone()
-        asked[:-1] |= self.counts[1:]
-        choices = torch.cat([tokens[1:], tokens[-1:]])
-        choices[asked] = self.head.choices(states[asked], normed=normed)
-        return choices
+        return source.rows(0 if normed else int(self._last or 0), 0, len(stored.tokens))
 
 
 def finite(values: Tensor, sequence: SampleSequence, point: int, start: int) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -48,6 +49,13 @@ class Surroundings:
     device: torch.device
     dtype: torch.dtype
 
+    @cached_property
+    def target_embedding(self) -> Embedding | None:
+        """The target's rows: from its weights, else from point 0 of every sequence; None without either."""
+        if self.target_rows is not None:
+            return embeddings.of_target(self.target_rows, self.sequences)
+        return embeddings.of_point_0() if all(0 in s.points for s in self.sequences) else None
+
 
 def reference(drafter: Drafter, around: Surroundings) -> Side:
     """The canonical drafter with the input's bytes. Raises NotComputable."""
@@ -57,7 +65,7 @@ def reference(drafter: Drafter, around: Surroundings) -> Side:
     weights = weights_of(spec, drafter.checkpoint, drafter.tensors, around.device, around.dtype)
     own = drafter.tensors.get(EMBEDDING)
     rows = None if own is None else embeddings.of_checkpoint(drafter.checkpoint, own, around.sequences)
-    rows = rows or target_embedding(around)
+    rows = rows or around.target_embedding
     if rows is None:
         raise NotComputable(
             "embedding rows: neither the drafter nor the sample (point 0) nor --target (its weights) has them"
@@ -79,7 +87,7 @@ def engine(files: EngineFiles, drafter: Drafter, first: Side, around: Surroundin
     own = files.names.get(EMBEDDING)
     rows: Embedding | None = None
     if files.takes_target_embedding or own is None:
-        rows = target_embedding(around)
+        rows = around.target_embedding
         if rows is None and EMBEDDING in drafter.tensors and drafter.embedding != "target's":
             raise NotComputable(
                 "the target's embedding, which the engine uses: give --target with its weights or point 0 in the sample"
@@ -96,13 +104,6 @@ def engine(files: EngineFiles, drafter: Drafter, first: Side, around: Surroundin
         _loaded_map(files, drafter),
         spec.vocab_size,
     )
-
-
-def target_embedding(around: Surroundings) -> Embedding | None:
-    """The target's rows: from its weights, else from point 0 of every sequence; None without either."""
-    if around.target_rows is not None:
-        return embeddings.of_target(around.target_rows, around.sequences)
-    return embeddings.of_point_0() if all(0 in s.points for s in around.sequences) else None
 
 
 def target_ids(vocab: VocabularyMap | None, spec: DrafterSpec) -> Tensor:

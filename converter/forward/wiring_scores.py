@@ -74,7 +74,7 @@ def groups(parts: Sequence[Stretch], sizes: Sequence[int]) -> Iterator[list[Stre
 
 
 class WiringScorer:
-    """Scores wirings of one drafter on a group of stretches; everything of them is held in memory.
+    """Scores wirings of one drafter on a group of stretches; what a wiring needs of them is held in memory.
 
     side        the reference, whose weights, map and embedding are used unless a wiring says otherwise
     maps        name -> [Vd] target ids, for Wiring.map
@@ -96,8 +96,8 @@ class WiringScorer:
         self._embeddings = {"": side.embedding, **embeddings}
         self._spans = [(sequences[p.sequence], p.start, p.stop - p.start) for p in parts]
         self._tokens: dict[str, Tensor] = {}
-        self._states: dict[int, Tensor] = {}
-        self._blocks: dict[tuple[int, int, bool, bool], Tensor] = {}
+        self._squares: dict[int, Tensor] = {}  # [N, 1] mean squares of the states
+        self._blocks: dict[tuple[int, int, tuple[bool, bool]], Tensor] = {}
         scored, unit, labels = [], [], []
         for number, (part, (sequence, start, count)) in enumerate(zip(parts, self._spans, strict=True)):
             rows = torch.arange(start, start + count)
@@ -133,13 +133,6 @@ class WiringScorer:
             self._tokens[name] = rows.to(self._side.model.device, self._side.model.dtype)
         return self._tokens[name]
 
-    def _state(self, point: int) -> Tensor:
-        """[N, Ht] in fp32: sums of a few projections should not round differently from one product."""
-        if point not in self._states:
-            parts = [s.state(point, start, start + count) for s, start, count in self._spans]
-            self._states[point] = torch.cat(parts).to(self._side.model.device).float()
-        return self._states[point]
-
     def _combined(self, wiring: Wiring, model: DraftModel) -> Tensor:
         """[N, H]: what DraftModel.combine gives for these points, as a sum over the blocks of fc."""
         spec = model.spec
@@ -148,7 +141,7 @@ class WiringScorer:
             start=torch.zeros((), device=model.device),
         )
         if spec.norm_before_fc:
-            squares = torch.stack([self._state(p).pow(2).mean(-1, keepdim=True) for p in wiring.points]).mean(0)
+            squares = torch.stack([self._squares[p] for p in wiring.points]).mean(0)
             total = total * torch.rsqrt(squares + spec.rms_norm_eps)
         if wiring.control:
             total = total.roll(len(total) // 2, 0)
@@ -157,16 +150,28 @@ class WiringScorer:
 
     def _block(self, model: DraftModel, j: int, point: int) -> Tensor:
         """[N, H]: the state at `point` through block j of fc, with the norm weights that belong to the block."""
+        norms = model.spec.norm_before_fc, model.spec.fc_norm
+        if (j, point, norms) not in self._blocks:
+            # Through all blocks while the states are here: kept are [N, H] a block, and not the states of all layers.
+            state = self._state(point)
+            self._squares[point] = state.pow(2).mean(-1, keepdim=True)
+            for block in range(model.spec.num_points):
+                self._blocks[block, point, norms] = self._project(model, block, state)
+        return self._blocks[j, point, norms]
+
+    def _state(self, point: int) -> Tensor:
+        """[N, Ht] in fp32: sums of a few projections should not round differently from one product."""
+        parts = [s.state(point, start, start + count) for s, start, count in self._spans]
+        return torch.cat(parts).to(self._side.model.device).float()
+
+    @staticmethod
+    def _project(model: DraftModel, j: int, state: Tensor) -> Tensor:
         spec, weights = model.spec, model.weights
-        key = (j, point, spec.norm_before_fc, spec.fc_norm)
-        if key not in self._blocks:
-            state, width = self._state(point), spec.target_hidden_size
-            columns = slice(j * width, (j + 1) * width)
-            if spec.norm_before_fc:
-                state = state * weights["input_norm.weight"][columns].float()
-            if spec.fc_norm:
-                scale = torch.rsqrt(state.pow(2).mean(-1, keepdim=True) + spec.rms_norm_eps)
-                state = state * scale * weights[f"fc_norm.{j}.weight"].float()
-            weight = weights["fc.weight"][:, columns]
-            self._blocks[key] = F.linear(state.to(weight.dtype), weight).float()
-        return self._blocks[key]
+        columns = slice(j * spec.target_hidden_size, (j + 1) * spec.target_hidden_size)
+        if spec.norm_before_fc:
+            state = state * weights["input_norm.weight"][columns].float()
+        if spec.fc_norm:
+            scale = torch.rsqrt(state.pow(2).mean(-1, keepdim=True) + spec.rms_norm_eps)
+            state = state * scale * weights[f"fc_norm.{j}.weight"].float()
+        weight = weights["fc.weight"][:, columns]
+        return F.linear(state.to(weight.dtype), weight).float()
