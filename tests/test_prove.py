@@ -120,6 +120,39 @@ def test_a_weak_drafter_on_few_positions_is_no_drafter_that_knows_nothing(tmp_pa
     assert not {"N105", "N106", "N107"} & set(codes(report))
 
 
+def test_accuracy_as_the_trainer_logs_it() -> None:
+    """Against the target's choice among the draft vocabulary, which the fixtures' record has."""
+    report = check(DRAFTERS / "a_plain", "sglang", sample=SAMPLE)
+    assert report.proof is not None and report.proof.scores is not None
+    scores = report.proof.scores
+    # All of the target's choices on this sample are in the draft vocabulary, so both say the same.
+    assert scores.coverage.hits == scores.coverage.rows
+    assert [s and s.hits for s in scores.draft_vocabulary] == list(scores.right)
+    bare = check(DRAFTERS / "a_plain", "sglang", sample=SAMPLE, target=TARGET / "config.json")
+    assert bare.proof is not None and bare.proof.scores is not None and bare.proof.scores.draft_vocabulary == ()
+
+
+def test_a_smaller_draft_vocabulary_covers_less_and_is_scored_both_ways(tmp_path: Path) -> None:
+    """Half of the draft tokens taken out of head and map."""
+
+    def halve(tensors: Tensors) -> None:
+        tensors["lm_head.weight"] = tensors["lm_head.weight"][::2].contiguous()
+        ids = (torch.arange(384) + tensors["d2t"])[::2]
+        tensors["d2t"] = ids - torch.arange(192)
+        tensors["t2d"] = torch.zeros(512, dtype=torch.bool).index_fill(0, ids, True)
+
+    source = copy_of("a_plain", tmp_path / "in", lambda c: c.update(draft_vocab_size=192), halve)
+    report = check(source, "sglang", sample=SAMPLE)
+    assert report.proof is not None and report.proof.scores is not None
+    scores = report.proof.scores
+    assert 0.1 < scores.coverage.value < 0.9
+    logged, covered = scores.draft_vocabulary[0], scores.in_vocabulary[0]
+    assert logged is not None and covered is not None
+    # Where the choice is in the draft vocabulary both labels agree; elsewhere only the trainer's can be right.
+    assert covered.hits == scores.right[0] < logged.hits
+    assert logged.rows == scores.rows[0]
+
+
 def test_releases_that_compute_the_same_are_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from converter.forward import prove
 

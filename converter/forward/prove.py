@@ -221,7 +221,12 @@ def _on_sample(
     found = list(proof.findings)
     in_draft = torch.zeros(first.vocab_size, dtype=torch.bool)
     in_draft[first.to_target] = True
-    scores = score(scored.outcomes, in_draft=in_draft, choices_known=sample.labels != "text")
+    scores = score(
+        scored.outcomes,
+        in_draft=in_draft,
+        choices_known=sample.labels != "text",
+        draft_labels=_draft_labels(question, sample, first),
+    )
     if question.judgement is None:
         judgement = _judge(question, around, first, sample, told).neighbours(declared(first.model.spec))
         problems = findings_of.of_neighbours(judgement)
@@ -287,6 +292,24 @@ def _needs_states(files: EngineFiles, sequences: Sequence[States]) -> None:
     missing = set(files.spec.capture_points) - set(sequences[0].points)
     if missing:
         raise NotComputable(f"capture points {sorted(missing)}, which {files.engine} feeds and the sample lacks")
+
+
+def _draft_labels(question: Question, sample: Sample, first: Side) -> list[torch.Tensor] | None:
+    """The target's choice among the draft vocabulary, which trainers score against; [T] per sequence.
+
+    None where the sample has no last state or the target's head is not at hand, and where both choices are the same.
+    """
+    head, last = question.head, question.layers
+    if head is None or last not in sample.points or not first.model.spec.reduced_vocabulary:
+        return None
+    counted = [s.state(last, 0, len(s.tokens))[s.counts] for s in sample.sequences]
+    found = head.draft_choices(torch.cat(counted), first.to_target)
+    labels = []
+    for sequence, part in zip(sample.sequences, torch.split(found, [len(c) for c in counted]), strict=True):
+        label = sequence.target_next.clone()
+        label[sequence.counts] = part
+        labels.append(label)
+    return labels
 
 
 def _alternatives(question: Question, around: Surroundings, first: Side, sample: Sample) -> Alternatives:

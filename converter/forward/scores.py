@@ -6,7 +6,7 @@ Definitions and their relation to what trainers and engines log: docs/metrics.md
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -51,6 +51,8 @@ class Scores:
     steps           rows right at all steps 0..k, of the rows that count at step k
     conditional     the same, of those that were still right after step k-1
     in_vocabulary   the same as `steps`, of the rows whose labels at steps 0..k are all in the draft vocabulary
+    draft_vocabulary   the same as `steps` against the target's choice among the draft vocabulary, as trainers log it;
+                    empty where that is not known
     log_likelihood  mean over the rows that count of ln P(label), P smoothed as in evaluate.py
 
     Of step 0: `coverage`, the labels that are in the draft vocabulary (no accuracy can be higher), and `by_position`.
@@ -61,6 +63,7 @@ class Scores:
     steps: tuple[Share | None, ...]
     conditional: tuple[Share | None, ...]
     in_vocabulary: tuple[Share | None, ...]
+    draft_vocabulary: tuple[Share | None, ...]
     log_likelihood: tuple[float | None, ...]
     coverage: Share
     by_position: tuple[Bucket, ...]
@@ -81,9 +84,16 @@ class Scores:
         return tuple(s.value for s in self.steps if s)
 
 
-def score(outcomes: Sequence[Outcome], *, in_draft: Tensor | None = None, choices_known: bool = True) -> Scores:
+def score(
+    outcomes: Sequence[Outcome],
+    *,
+    in_draft: Tensor | None = None,
+    choices_known: bool = True,
+    draft_labels: Sequence[Tensor] | None = None,
+) -> Scores:
     """Score a sample; in_draft [V] bool says which of the target's ids the drafter can name (None: all).
 
+    draft_labels    per sequence [T] int64, the target's choice among the draft vocabulary, where it is known
     choices_known   False where the labels are the text's own tokens: nothing tells whether it is the target's choice
 
     Raises ValueError where no row counts: nothing measured is no measurement.
@@ -110,12 +120,20 @@ def score(outcomes: Sequence[Outcome], *, in_draft: Tensor | None = None, choice
         tuple(steps),
         tuple(conditional),
         tuple(in_vocabulary),
+        tuple(_against(outcomes, draft_labels)) if draft_labels is not None else (),
         tuple(_mean([o.likelihood[k, : o.rows(k)][o.counted(k)] for o in outcomes]) for k in range(number)),
         coverage,
         tuple(_buckets([r[0] for r in right], first)),
         greedy,
         tuple(a for a in chains if a),
     )
+
+
+def _against(outcomes: Sequence[Outcome], labels: Sequence[Tensor]) -> list[Share | None]:
+    """Of every step, rows right at all steps so far against other labels."""
+    others = [replace(o, target_next=label) for o, label in zip(outcomes, labels, strict=True)]
+    right = [o.right() for o in others]
+    return [share([r[k] for r in right], [o.counted(k) for o in others]) for k in range(others[0].steps)]
 
 
 def _covered(outcome: Outcome, in_draft: Tensor | None) -> list[Tensor]:
@@ -155,6 +173,7 @@ def as_json(scores: Scores) -> dict[str, Any]:
         "interval": [None if s is None else [s.low, s.high] for s in scores.steps],
         "conditional": [_share(s) for s in scores.conditional],
         "in_vocabulary": [_share(s) for s in scores.in_vocabulary],
+        "draft_vocabulary": [_share(s) for s in scores.draft_vocabulary],
         "log_likelihood": list(scores.log_likelihood),
         "coverage": _share(scores.coverage),
         "by_position": [{"first": b.first, "last": b.last, "accuracy": _share(b.accuracy)} for b in scores.by_position],

@@ -492,6 +492,9 @@ def _scores(scores: Scores, sequences: int, report: Report, verbose: bool) -> It
     )
     if scores.coverage.value < 0.9995:
         yield f"the draft vocabulary holds {scores.coverage.value:.1%} of these tokens: no accuracy can be higher"
+        if scores.draft_vocabulary:
+            logged = ", then ".join(f"{s.value:.1%}" for s in scores.draft_vocabulary if s)
+            yield f"against the target's choice among the draft vocabulary, as trainers log it: {logged}"
     for a in scores.acceptance if verbose else scores.acceptance[-1:]:
         share = f"{scores.greedy.value:.1%} of the tokens are the target's first choice"
         share = "the text is all that is known" if report.sample and report.sample.labels == "text" else share
