@@ -203,6 +203,7 @@ def test_fp8_is_dequantised_as_the_trainer_does() -> None:
 def test_a_folder_of_own_files_and_natural_order(tmp_path: Path) -> None:
     for k in (10, 2):
         values = {n.replace("s0.", "x."): t.clone() for n, t in stored().items() if n.startswith("s0.")}
+        values["x.input_ids"][0] = k  # the same text twice would count once
         save_file(values, tmp_path / f"part{k}.safetensors", {"capture_points": "0 1 2 3 4 5 6"})
     assert [s.name for s in read_sample(tmp_path, spec()).sequences] == ["part2: x", "part10: x"]
 
@@ -398,6 +399,26 @@ def test_a_part_of_a_large_sample_is_spread_over_it(tmp_path: Path) -> None:
     assert [s.name for s in part.sequences] == [every.sequences[i].name for i in (0, 2)]
     assert "F135" in codes(part) and "F135" not in codes(every)
     assert [*spread(0)] == [] and [*spread(1)] == [0] and [*spread(6)] == [0, 4, 2, 1, 5, 3]
+
+
+def test_a_text_that_is_there_twice_counts_once(tmp_path: Path) -> None:
+    values = {}
+    for k in range(3):
+        values |= {n.replace("s0.", f"s{k}."): t.clone() for n, t in stored().items() if n.startswith("s0.")}
+    save_file(values, tmp_path / "s.safetensors")
+    sample = read_sample(tmp_path / "s.safetensors", spec())
+    assert len(sample.sequences) == 1
+    assert codes(sample) == ["F127"] and "2 sequences that are there already" in sample.notes[0].found
+
+
+def test_a_header_whose_length_looks_like_a_pickle(tmp_path: Path) -> None:
+    """The first byte of a safetensors file is 0x80 once in 32 times, as is that of every pickle."""
+    for padding in range(400):
+        save_file(stored(), tmp_path / "s.safetensors", {"note": "x" * padding})
+        if (tmp_path / "s.safetensors").read_bytes()[0] == 0x80:
+            break
+    assert (tmp_path / "s.safetensors").read_bytes()[0] == 0x80
+    assert len(read_sample(tmp_path / "s.safetensors", spec()).sequences) == 4
 
 
 def test_several_forms_in_a_folder(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from converter.errors import InputError
 from converter.forward.contrast import Contrast
 from converter.forward.wiring import FLAGS, Wiring, neighbours
-from tests.support import DRAFTERS, NAMES, SAMPLE, Config, Tensors, check, codes, copy_of, errors, run
+from tests.support import DATA, DRAFTERS, NAMES, SAMPLE, Config, Tensors, check, codes, copy_of, errors, run
 
 # A release that serves each whole; a_plain and most others are served by several.
 ENGINE = {
@@ -72,9 +72,9 @@ def test_the_better_neighbour_is_the_trained_one_where_it_is_a_neighbour(tmp_pat
         config["eagle_aux_hidden_state_layer_ids"] = [2, 4, 6]
 
     report = run(copy_of("a_plain", tmp_path / "in", declare), tmp_path / "out", sample=SAMPLE)
-    assert [f.fix for f in report.findings if f.code == "A301"] == [
-        ("if that is how it was trained, say so: --aux 1,3,5",)
-    ]
+    [finding] = [f for f in report.findings if f.code == "A301"]
+    assert finding.fix[0] == "if that is how it was trained, say so: --aux 1,3,5"
+    assert finding.fix[1].endswith("--find-wiring")
 
 
 def flip(flag: str) -> Callable[[Config], None]:
@@ -100,7 +100,7 @@ def test_a_flipped_flag_is_caught(name: str, flag: str, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     trained = bool(json.loads((DRAFTERS / name / "config.json").read_text()).get(flag, False))
     [finding] = [f for f in report.findings if f.code == "A301"]
-    assert finding.fix == (f"if that is how it was trained, say so: --set {flag}={str(trained).lower()}",)
+    assert finding.fix[0] == f"if that is how it was trained, say so: --set {flag}={str(trained).lower()}"
 
 
 def test_what_the_finding_says_to_type_mends_it(tmp_path: Path) -> None:
@@ -134,6 +134,72 @@ def test_an_fc_that_passes_nothing_on_is_caught(tmp_path: Path) -> None:
 
     report = run(copy_of("a_plain", tmp_path / "in", tensors=clear), tmp_path / "out", sample=SAMPLE)
     assert errors(report) == ["N107"]
+
+
+def exchange(first: str, second: str) -> Callable[[Tensors], None]:
+    def edit(tensors: Tensors) -> None:
+        a, b = f"layers.0.{first}.weight", f"layers.0.{second}.weight"
+        tensors[a], tensors[b] = tensors[b], tensors[a]
+
+    return edit
+
+
+def interleave(tensors: Tensors) -> None:
+    """What a converter to the other layout of rotary embedding does to q and k, once too often."""
+    for name in ("q_proj", "k_proj"):
+        rows = tensors[f"layers.0.self_attn.{name}.weight"]
+        pairs = rows.view(-1, 2, 8, rows.shape[1]).transpose(1, 2)  # head_dim 16
+        tensors[f"layers.0.self_attn.{name}.weight"] = pairs.reshape(rows.shape).contiguous()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (exchange("mlp.gate_proj", "mlp.up_proj"), "mlp gate and up exchanged"),
+        (exchange("input_layernorm", "hidden_norm"), "layer 0 input_layernorm and hidden_norm exchanged"),
+        (interleave, "rows of q and k de-interleaved"),
+    ],
+    ids=["gate_up", "norms", "rope"],
+)
+def test_exchanged_tensors_are_caught(damage: Callable[[Tensors], None], words: str, tmp_path: Path) -> None:
+    report = run(copy_of("c_nbfc", tmp_path / "in", tensors=damage), tmp_path / "out", sample=SAMPLE)
+    assert errors(report) == ["A301"]
+    [finding] = [f for f in report.findings if f.code == "A301"]
+    assert words in finding.message
+    assert not (tmp_path / "out").exists()
+
+
+def test_states_of_the_token_before_are_caught(tmp_path: Path) -> None:
+    tensors = load_file(SAMPLE)
+    for name in [n for n in tensors if n.endswith("hidden_states")]:
+        tensors[name] = tensors[name].roll(1, 1)
+    save_file(tensors, tmp_path / "late.safetensors")
+    report = run(DRAFTERS / "a_plain", tmp_path / "out", sample=tmp_path / "late.safetensors", target=None,
+                 target_arch="LlamaForCausalLM", allow=("N102",))  # fmt: skip
+    [finding] = [f for f in report.findings if f.code == "A301"]
+    assert "states of the token after" in finding.message
+
+
+def test_pieces_of_a_few_tokens_accuse_nobody(tmp_path: Path) -> None:
+    """Whose first rows have nothing to attend to: no drafter is at home there."""
+    tensors, pieces = load_file(SAMPLE), {}
+    for k in range(4):
+        for at in range(0, 180, 5):
+            for part in ("input_ids", "loss_mask", "target_greedy_next"):
+                pieces[f"s{k * 1000 + at}.{part}"] = tensors[f"s{k}.{part}"][at : at + 5].clone()
+            pieces[f"s{k * 1000 + at}.hidden_states"] = tensors[f"s{k}.hidden_states"][:, at : at + 5].clone()
+    save_file(pieces, tmp_path / "s.safetensors")
+    for name in ("f_qwen3", "a_plain"):
+        report = run(DRAFTERS / name, tmp_path / name, "vllm==0.33.0", sample=tmp_path / "s.safetensors")
+        assert errors(report) == []
+        assert report.proof is not None and report.proof.level == "agreement"
+
+
+def test_many_steps_accuse_nobody(tmp_path: Path) -> None:
+    """A wiring is judged by the steps that drafters are trained on, whatever is scored."""
+    report = run(DRAFTERS / "a_plain", tmp_path / "out", sample=DATA / "samples" / "greedy.safetensors", steps=16)
+    assert report.outcome == "converted" and errors(report) == []
+    assert report.proof is not None and report.proof.scores is not None and len(report.proof.scores.accuracy) == 16
 
 
 def test_a_map_that_is_ignored_is_far_worse(tmp_path: Path) -> None:

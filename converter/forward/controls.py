@@ -8,6 +8,7 @@ import torch
 
 from converter.forward.contrast import MARGIN, Contrast
 from converter.forward.outcomes import Outcome
+from converter.forward.wiring_scores import SETTLED
 
 _ENOUGH = 100  # positions below which a control says nothing
 
@@ -25,12 +26,12 @@ def frequency_contrast(outcomes: Sequence[Outcome], vocab_size: int) -> Contrast
 
     The frequencies of a row leave its own label out, so that no label speaks for itself.
     """
-    labels = torch.cat([o.labels(0)[o.counted(0)] for o in outcomes])
+    settled = [o.counted(0) & (torch.arange(o.rows(0)) >= SETTLED) for o in outcomes]
+    labels = torch.cat([o.labels(0)[kept] for o, kept in zip(outcomes, settled, strict=True)])
     counts = torch.bincount(labels, minlength=vocab_size).double()
     known = int((counts > 0).sum())
     contrast = Contrast()
-    for number, outcome in enumerate(outcomes):
-        kept = outcome.counted(0)
+    for number, (outcome, kept) in enumerate(zip(outcomes, settled, strict=True)):
         others = counts[outcome.labels(0)[kept]] - 1
         frequency = ((others + 0.5) / (len(labels) - 1 + 0.5 * known)).log()
         given = outcome.likelihood[0, : outcome.rows(0)][kept]

@@ -16,6 +16,8 @@ from converter.forward.states import States
 from converter.forward.weights import tensor
 from converter.target_weights import RowTable
 
+_COMPARED = 512  # tokens that two embeddings are compared on
+
 
 @dataclass(frozen=True)
 class Embedding:
@@ -48,3 +50,15 @@ def _of_rows(whose: str, row: Callable[[int], Tensor], sequences: Iterable[State
         return table[torch.searchsorted(ids, sequence.tokens[start:stop])]
 
     return Embedding(whose, rows)
+
+
+def alike(own: Embedding, other: Embedding, sequences: Iterable[States]) -> bool:
+    """Whether two embeddings give the same rows, to rounding (bf16 rounds within 1/256) and one factor for all."""
+    sequence = max(sequences, key=lambda s: len(s.tokens))
+    count = min(len(sequence.tokens), _COMPARED)
+    a, b = own.rows(sequence, 0, count).double(), other.rows(sequence, 0, count).double()
+    if a.shape != b.shape:
+        return False
+    factor = float((a * b).sum() / a.square().sum().clamp(min=1e-30))
+    gap = (b - factor * a).norm(dim=-1)
+    return factor > 0 and bool((gap <= abs(factor) * a.norm(dim=-1) / 64).all())

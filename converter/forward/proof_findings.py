@@ -137,6 +137,17 @@ def mislabelled(point: int) -> Finding:
     )
 
 
+def other_labels(words: tuple[str, ...]) -> Finding:
+    return warning(
+        "A303",
+        "the ends of the sample's states are not those of this target",
+        where="the sample",
+        found=" ".join(words[:2]),
+        why="what the sample calls layer 3 may be another, and the engine be fed something else though all agrees",
+        fix=("check how the states were numbered, and that --target is the model they were captured from",),
+    )
+
+
 def states_do_not_matter(control: Contrast) -> Finding:
     return error(
         "N107",
@@ -185,8 +196,11 @@ def _other_wiring(better: Wiring, declared: Wiring, gain: Contrast) -> Finding:
         where="wiring",
         found=f"log-likelihood {gain.mean:+.2f} per position with it (z = {gain.z:.0f}, {gain.positions:,} positions)",
         expected="no wiring that fits better than the declared one",
-        why="the engine would feed the drafter otherwise than it was trained, and reject most drafts",
-        fix=(f"if that is how it was trained, say so: {shlex.join(options)}",) if options else (),
+        why="as declared, the engine would feed the drafter otherwise than it was trained, and reject more drafts",
+        fix=(
+            *((f"if that is how it was trained, say so: {shlex.join(options)}",) if options else ()),
+            "to look among all wirings: eagle3-validate IN --sample SAMPLE --find-wiring",
+        ),
     )
 
 

@@ -243,13 +243,15 @@ def _on_sample(
         found.append(findings_of.states_do_not_matter(judgement.control))
     embedding = question.target.embedding if question.target is not None else None
     anchors = anchor(sample, embedding, question.head, question.layers)
-    if anchors.mislabelled is not None:
-        found.append(findings_of.mislabelled(anchors.mislabelled))
     level = proof.level
     if level == "agreement" and not problems and all(f.severity == "note" for f in found):
         level = "sample"
         if anchors.anchored:
             level = "measured" if sample.captured and sample.fingerprint else "anchored"
+    if anchors.mislabelled is not None:
+        level, found = "agreement" if level != "none" else level, [*found, findings_of.mislabelled(anchors.mislabelled)]
+    elif "differs" in (anchors.embedding, anchors.last):
+        found.append(findings_of.other_labels(anchors.words))
     return replace(
         proof,
         level=level,
@@ -274,17 +276,20 @@ def find_wiring(question: Question, told: Callable[[str], None] = _nobody) -> Ju
 
 def _judge(question: Question, around: Surroundings, first: Side, sample: Sample, told: Callable[[str], None]) -> Judge:
     alternatives = _alternatives(question, around, first, sample)
-    return Judge(first, sample.sequences, question.steps, alternatives, told)
+    # Later steps than those trained on say little of the wiring, and are many.
+    return Judge(first, sample.sequences, min(question.steps, STEPS), alternatives, told)
 
 
 def _around(question: Question, sequences: Sequence[States], dtype: torch.dtype | None = None) -> Surroundings:
     rows = question.target.embedding if question.target is not None else None
-    return Surroundings(sequences, rows, question.device, dtype or dtype_for(question.device))
+    random = question.sample is None
+    return Surroundings(sequences, rows, question.device, dtype or dtype_for(question.device), random)
 
 
 def _random(question: Question) -> Sequence[States]:
     spec = question.drafter.spec
     points = {*spec.capture_points, *(p for files in question.engines for p in files.spec.capture_points)}
+    points |= set() if EMBEDDING in question.drafter.tensors else {0}
     return random_states(points, spec.target_hidden_size, spec.vocab_size, _RANDOM)
 
 

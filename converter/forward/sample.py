@@ -118,7 +118,8 @@ def read_sample(
     files: list[Opened] = []
     unknown: list[Path] = []
     taken: list[tuple[int, int, SampleSequence]] = []
-    positions = short = 0
+    positions = short = again = 0
+    texts: set[bytes] = set()
     masks = MaskOf()
     names: tuple[int, ...] = ()
     for number in spread(len(candidates)):
@@ -144,6 +145,11 @@ def read_sample(
             if len(stored.tokens) < 2:
                 short += 1
                 continue
+            text = stored.tokens.numpy().tobytes()
+            if text in texts:
+                again += 1
+                continue
+            texts.add(text)
             if len(candidates) > 1 and opened.form == OWN:
                 stored = replace(stored, name=f"{opened.file.stem}: {stored.name}")
             sequence = _sequence(stored, names, masks, choices)
@@ -159,8 +165,8 @@ def read_sample(
         raise other_target(path, f"states of {describe_points(named)}", f"a target of {last_point} layers")
     _agree(path, files, head)
     notes = (
-        *left_out(path, files, unknown, short),
-        *part_only(path, positions, len(files), len(candidates) - len(unknown), len(sequences) + short, held),
+        *left_out(path, files, unknown, short, again),
+        *part_only(path, positions, len(files), len(candidates) - len(unknown), len(sequences) + short + again, held),
         *masks.notes(path, len(sequences)),
         *(reordered(path, form, points, spec.capture_points) if declared else ()),
         *text_only(path, labels, head is not None, named, last_point),

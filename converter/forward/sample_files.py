@@ -38,9 +38,11 @@ def open_file(path: Path, width: int) -> Opened | None:
     """
     try:
         with path.open("rb") as file:
-            first = file.read(2)
+            first = file.read(9)
     except OSError as problem:
         raise unreadable(path, problem) from problem
-    if first in (b"PK", b"\x1f\x8b") or first[:1] == b"\x80":
-        return open_pickle(path, width, gzipped=first == b"\x1f\x8b")
+    zipped, packed = first[:2] == b"\x1f\x8b", first[:2] == b"PK" or first[:1] == b"\x80"
+    # The length of a safetensors header may begin with the same bytes, but then a JSON object follows it.
+    if (zipped or packed) and first[8:] != b"{":
+        return open_pickle(path, width, gzipped=zipped)
     return open_tensors(path, open_checkpoint(path))

@@ -10,10 +10,12 @@ from converter.findings import Finding, note
 from converter.forward.sample_forms import OWN, Labels, Opened
 
 
-def left_out(path: Path, files: list[Opened], unknown: list[Path], short: int) -> Iterator[Finding]:
+def left_out(path: Path, files: list[Opened], unknown: list[Path], short: int, again: int) -> Iterator[Finding]:
     parts = []
     if short:
         parts.append(f"{short:,} of {sum(len(f.sequences) for f in files):,} sequences, shorter than 2 tokens")
+    if again:
+        parts.append(f"{again:,} sequences that are there already, token by token")
     if unknown:
         parts.append(f"{len(unknown):,} files that hold no states, e.g. {unknown[0].name}")
     if parts:

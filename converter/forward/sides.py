@@ -42,19 +42,24 @@ class EngineFiles:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the sides are run on: the sequences, the target's embedding where it is at hand, device and dtype."""
+    """What the sides are run on: the sequences, the target's embedding where it is at hand, device and dtype.
+
+    random   the states are random, and so is their point 0: it is nobody's embedding
+    """
 
     sequences: Sequence[States]
     target_rows: RowTable | None
     device: torch.device
     dtype: torch.dtype
+    random: bool = False
 
     @cached_property
     def target_embedding(self) -> Embedding | None:
         """The target's rows: from its weights, else from point 0 of every sequence; None without either."""
         if self.target_rows is not None:
             return embeddings.of_target(self.target_rows, self.sequences)
-        return embeddings.of_point_0() if all(0 in s.points for s in self.sequences) else None
+        known = not self.random and all(0 in s.points for s in self.sequences)
+        return embeddings.of_point_0() if known else None
 
 
 def reference(drafter: Drafter, around: Surroundings) -> Side:
@@ -65,7 +70,7 @@ def reference(drafter: Drafter, around: Surroundings) -> Side:
     weights = weights_of(spec, drafter.checkpoint, drafter.tensors, around.device, around.dtype)
     own = drafter.tensors.get(EMBEDDING)
     rows = None if own is None else embeddings.of_checkpoint(drafter.checkpoint, own, around.sequences)
-    rows = rows or around.target_embedding
+    rows = rows or around.target_embedding or (embeddings.of_point_0() if around.random else None)
     if rows is None:
         raise NotComputable(
             "embedding rows: neither the drafter nor the sample (point 0) nor --target (its weights) has them"
@@ -88,7 +93,13 @@ def engine(files: EngineFiles, drafter: Drafter, first: Side, around: Surroundin
     rows: Embedding | None = None
     if files.takes_target_embedding or own is None:
         rows = around.target_embedding
-        if rows is None and EMBEDDING in drafter.tensors and drafter.embedding != "target's":
+        if (
+            rows is not None
+            and around.target_rows is None
+            and embeddings.alike(first.embedding, rows, around.sequences)
+        ):
+            rows = None  # the drafter's own, kept in another dtype or, as some targets scale it, times a factor
+        elif rows is None and EMBEDDING in drafter.tensors and drafter.embedding != "target's" and not around.random:
             raise NotComputable(
                 "the target's embedding, which the engine uses: give --target with its weights or point 0 in the sample"
             )

@@ -47,10 +47,10 @@ class RandomStates:
 
 
 def random_states(points: Iterable[int], width: int, vocab_size: int, lengths: Iterable[int]) -> list[RandomStates]:
-    """One sequence of random tokens per length; point 0 is there beside `points`."""
+    """One sequence of random tokens per length."""
     sequences = []
     for seed, length in enumerate(lengths):
         tokens = torch.randint(vocab_size, (length,), generator=torch.Generator().manual_seed(seed))
         every = torch.ones(length, dtype=torch.bool)
-        sequences.append(RandomStates(tokens, every, tokens, tuple(sorted({0, *points})), width, seed))
+        sequences.append(RandomStates(tokens, every, tokens, tuple(sorted(set(points))), width, seed))
     return sequences

@@ -9,6 +9,7 @@ from typing import Any
 
 from converter.drafter.points import as_option, describe_point, describe_points
 from converter.drafter.spec import DrafterSpec
+from converter.forward.damage import DAMAGES
 
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 
@@ -19,6 +20,8 @@ class Wiring:
     flags     in the order of FLAGS
     map       a name of a vocabulary map (prove.py), "" for the drafter's own reading
     embedding "" for the reference's embedding, or whose instead
+    damage    a name in DAMAGES, "" for the weights as they are
+    shift     states of so many tokens earlier
     control   states of other tokens, which no drafter was trained with: what is gained by the right ones
     """
 
@@ -27,6 +30,8 @@ class Wiring:
     rope_theta: float
     map: str = ""
     embedding: str = ""
+    damage: str = ""
+    shift: int = 0
     control: bool = False
 
     def spec(self, spec: DrafterSpec) -> DrafterSpec:
@@ -54,6 +59,10 @@ class Wiring:
             parts.append(f"vocabulary map {self.map}")
         if self.embedding != other.embedding:
             parts.append(f"embedding {self.embedding or 'as declared'}")
+        if self.damage:
+            parts.append(self.damage)
+        if self.shift:
+            parts.append(f"states of the token {'before' if self.shift > 0 else 'after'}")
         return ", ".join(parts) or "as declared"
 
     def options(self, other: Wiring | None) -> list[str]:
@@ -77,6 +86,8 @@ class Wiring:
             "rope_theta": self.rope_theta,
             "map": self.map or "as read",
             "embedding": self.embedding or "as declared",
+            "damage": self.damage,
+            "shift": self.shift,
         }
 
 
@@ -103,7 +114,8 @@ def neighbours(
     wiring: Wiring, points: Sequence[int], flags: Sequence[str], maps: Sequence[str], embeddings: Sequence[str]
 ) -> list[Wiring]:
     """Wirings that a usual mistake leads to: each point one layer off, all of them, another order, the embedding in
-    or out, each flag, the map read otherwise, the other embedding. Points are taken from `points`.
+    or out, each flag, the map read otherwise, the other embedding, tensors exchanged, states one token off. Points are
+    taken from `points`.
     """
     found: dict[Wiring, None] = {}
     for changed in _other_points(wiring.points, sorted(points)):
@@ -115,6 +127,9 @@ def neighbours(
         found[replace(wiring, map=name)] = None
     for name in embeddings:
         found[replace(wiring, embedding=name)] = None
+    if flags or maps or embeddings:
+        found |= dict.fromkeys(replace(wiring, damage=name) for name in DAMAGES)
+        found |= dict.fromkeys(replace(wiring, shift=shift) for shift in (1, -1))
     found.pop(wiring, None)
     return list(found)
 

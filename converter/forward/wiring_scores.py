@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from converter.forward.damage import DAMAGES
 from converter.forward.embedding import Embedding
 from converter.forward.evaluate import Side, draft_ids, smoothed, token_rows, window_1d
 from converter.forward.model import DraftModel, Piece
@@ -20,6 +21,7 @@ from converter.forward.states import States
 from converter.forward.wiring import Wiring
 
 CONTEXT = 64  # rows before the first that counts: the same for all wirings, so less of it favours none
+SETTLED = 8  # rows at the front of a sequence that are left out: the first ones have next to nothing to attend to
 STRETCH = 64  # rows that count in one stretch of text
 MOST = 4096  # positions looked at where nothing is decided earlier
 
@@ -39,7 +41,8 @@ def stretches(sequences: Sequence[States]) -> list[Stretch]:
     """Stretches of all sequences, the first of each, then the second of each, and so on."""
     turns: list[list[Stretch]] = []
     for i, sequence in enumerate(sequences):
-        for turn, rows in enumerate(_runs(torch.nonzero(sequence.counts[1:])[:, 0].tolist())):
+        counted = [r for r in torch.nonzero(sequence.counts[1:])[:, 0].tolist() if r >= SETTLED]
+        for turn, rows in enumerate(_runs(counted)):
             turns += [[]] if turn == len(turns) else []
             turns[turn].append(Stretch(i, max(0, rows[0] - CONTEXT), rows[0], rows[-1] + 1, len(rows)))
     return [s for turn in turns for s in turn]
@@ -116,7 +119,8 @@ class WiringScorer:
     def likelihood(self, wiring: Wiring, steps: int | None = None) -> Tensor:
         """[K, N] log-probability of each label; 0 where the row does not count at that step."""
         steps = steps or self._steps
-        model = DraftModel(wiring.spec(self._side.model.spec), self._side.model.weights)
+        spec, weights = wiring.spec(self._side.model.spec), self._side.model.weights
+        model = DraftModel(spec, DAMAGES[wiring.damage](spec, weights) if wiring.damage else weights)
         pieces = [Piece(0, count) for _, _, count in self._spans]
         tokens = self._token_rows(wiring.embedding)[:steps].unbind()
         result = torch.zeros(steps, len(self.unit))
@@ -143,6 +147,11 @@ class WiringScorer:
         if spec.norm_before_fc:
             squares = torch.stack([self._squares[p] for p in wiring.points]).mean(0)
             total = total * torch.rsqrt(squares + spec.rms_norm_eps)
+        if wiring.shift:
+            rows = torch.arange(len(total), device=total.device) - wiring.shift
+            total = total[
+                rows.clamp(0, len(total) - 1)
+            ]  # at the ends of a stretch of the next one: rows before those scored
         if wiring.control:
             total = total.roll(len(total) // 2, 0)
         bias = model.weights.get("fc.bias")
