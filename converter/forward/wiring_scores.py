@@ -149,9 +149,8 @@ class WiringScorer:
             total = total * torch.rsqrt(squares + spec.rms_norm_eps)
         if wiring.shift:
             rows = torch.arange(len(total), device=total.device) - wiring.shift
-            total = total[
-                rows.clamp(0, len(total) - 1)
-            ]  # at the ends of a stretch of the next one: rows before those scored
+            # The first row of a stretch keeps its own state: one of many.
+            total = total[rows.clamp(0, len(total) - 1)]
         if wiring.control:
             total = total.roll(len(total) // 2, 0)
         bias = model.weights.get("fc.bias")
