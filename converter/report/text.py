@@ -200,7 +200,8 @@ class Printer:
             self._search(report, report.proof.judgement)
         able = [e for e in report.engines if not report.refused and not stops(report.verdicts[e.requirement])]
         if able:
-            self._line("\nConvert it:", "bold")
+            self._gap()
+            self._line("Convert it:", "bold")
         for engine in able:
             self._line("  " + _convert_command(report, engine.requirement))
 
