@@ -257,15 +257,19 @@ def test_an_embedding_trained_further_is_seen_on_the_sample(tmp_path: Path) -> N
     """SGLang replaces it by the target's; point 0 of the sample shows that they differ."""
 
     def train(tensors: dict) -> None:  # type: ignore[type-arg]
-        tensors["embed_tokens.weight"] = (tensors["embed_tokens.weight"].float() * 1.5).bfloat16()
+        tensors["embed_tokens.weight"] = (
+            tensors["embed_tokens.weight"].float() * torch.linspace(0.5, 1.5, 64)
+        ).bfloat16()
 
     report = run(copy_of("a_plain", tmp_path / "in", tensors=train), tmp_path / "out", sample=SAMPLE)
-    assert errors(report) == ["K131", "N102"]
+    # Changed by hand, not by training, it fits the sample less than the target's: A301 says so too.
+    assert errors(report) == ["A301", "K131", "N102"]
     [cost] = [f for f in report.findings if f.code == "N102"]
-    assert cost.caused_by == "K131" and "step-0 accuracy 5" in cost.why
+    assert cost.caused_by == "K131" and "step-0 accuracy" in cost.why
     bare = run(tmp_path / "in", tmp_path / "out", sample=SAMPLE, target=TARGET / "config.json")
-    assert errors(bare) == ["N102"]
-    assert "embed_tokens.weight is the drafter's own in training, the target's in sglang" in bare.findings[0].message
+    assert errors(bare) == ["A301", "N102"]
+    [seen] = [f for f in bare.findings if f.code == "N102"]
+    assert "embed_tokens.weight is the drafter's own in training, the target's in sglang" in seen.message
 
 
 def test_a_drafter_without_embedding_is_run_on_point_0(tmp_path: Path) -> None:
