@@ -34,6 +34,8 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
         "engine": click.option("--engine", "engines", multiple=True, metavar="NAME[==RELEASE]",
             help="Engine and release, e.g. sglang==0.5.23 or vllm (the newest known) or 'sglang>=0.5.12' (all known); "
             "several: one output must suit all. [default: sglang to convert, every engine to validate]"),
+        "dialect": click.option("--dialect", default="", metavar="NAME",
+            help="Read IN as a drafter of this dialect, whatever it looks like (eagle3 dialects lists them)."),
         "target": click.option("--target", type=click.Path(path_type=Path), metavar="FOLDER",
             help="The model it drafts for: its folder, its config.json, or org/name[@revision] on the Hub."),
         "target-arch": click.option("--target-arch", default="", metavar="CLASS",
@@ -82,6 +84,7 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
 
 _COMMON = (
     *(
+        "dialect",
         "target",
         "target-arch",
         "aux",
@@ -229,6 +232,7 @@ def _request(options: dict[str, Any], find_wiring: bool = False, **more: Any) ->
         engines=options["engines"],
         target=options["target"],
         target_arch=options["target_arch"],
+        dialect=options["dialect"],
         aux=points["aux"],
         given=_given(options["given"]),
         wish=Wish(

@@ -1,0 +1,296 @@
+"""Drafters in the forms of other trainers, written by their own code (tests/data/README.md says by what).
+
+All but those that say so carry the weights of the trained drafter a_plain, so what they compute is known.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from converter.errors import UsageError
+from converter.forward.embedding import of_checkpoint
+from converter.forward.model import DraftModel
+from converter.forward.sample import read_sample
+from converter.forward.weights import weights_of
+from converter.pipeline import Report
+from converter.report import rules as rules_report
+from converter.rules import loading
+from tests.support import DATA, DRAFTERS, SAMPLE, TARGET, check, codes, convert, errors, quiet, request, run
+from tests.test_forward import logits
+
+PRODUCERS = DATA / "producers"
+ENGINES = ("sglang==0.5.23", "vllm==0.33.0")
+CPU = torch.device("cpu")
+
+# Fixture: its dialect.
+DIALECTS = {
+    "specforge_sglang": "specforge",
+    "specforge_hf": "specforge",
+    "specforge_state": "specforge",
+}
+
+
+def changed(name: str, folder: Path, config: dict[str, Any] | None = None, tensors: Any = None) -> Path:
+    """A copy of a producer's drafter with keys of its config replaced (None takes one out) and its tensors edited."""
+    shutil.copytree(PRODUCERS / name, folder)
+    document = json.loads((folder / "config.json").read_text())
+    for key, value in (config or {}).items():
+        place = document
+        *parents, last = key.split(".")
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+        if value is None:
+            del place[last]
+    (folder / "config.json").write_text(json.dumps(document))
+    if tensors is not None:
+        weights = load_file(folder / "model.safetensors")
+        weights = tensors(weights) or weights
+        save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+def convert_for_both(source: Path, out: Path, **options: Any) -> Report:
+    options.setdefault("target", TARGET)
+    return convert(request(source, out=out, engines=ENGINES, **options), quiet)
+
+
+@functools.cache
+def plain() -> Report:
+    return check(DRAFTERS / "a_plain", *ENGINES, sample=SAMPLE)
+
+
+def finding(report: Report, code: str) -> Any:
+    [found] = [f for f in report.findings if f.code == code]
+    return found
+
+
+def test_every_fixture_is_listed() -> None:
+    assert {p.name for p in PRODUCERS.iterdir()} == set(DIALECTS)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_it_converts_for_both_engines_with_the_scores_of_the_drafter_it_is(name: str, tmp_path: Path) -> None:
+    report = convert_for_both(PRODUCERS / name, tmp_path / "out", sample=SAMPLE)
+    assert report.outcome == "converted", [f.message for f in report.findings]
+    assert report.dialect is not None and report.dialect.name == DIALECTS[name]
+    assert report.proof is not None and report.proof.level == "anchored"
+    assert report.proof.difference is not None and report.proof.difference < 1e-3
+    expected = plain().proof
+    assert expected is not None and report.proof.scores == expected.scores
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_its_logits_are_those_of_the_drafter_it_is(name: str) -> None:
+    report = check(PRODUCERS / name, sample=SAMPLE)
+    it = report.drafter
+    assert it is not None and report.target_weights is not None and report.target_weights.embedding is not None
+    model = DraftModel(it.spec, weights_of(it.spec, it.checkpoint, it.tensors, CPU))
+    sequence = read_sample(SAMPLE, it.spec).sequences[0]
+    table = load_file(DRAFTERS / "a_plain" / "model.safetensors")["embed_tokens.weight"].float()
+    if "embed_tokens.weight" in it.tensors:
+        rows = of_checkpoint(it.checkpoint, it.tensors["embed_tokens.weight"], [sequence]).rows
+        assert torch.equal(rows(sequence, 0, len(sequence.tokens)), table[sequence.tokens])
+    states = torch.cat([sequence.state(p) for p in it.spec.capture_points], dim=-1)
+    for ours, theirs in zip(model.run(table[sequence.tokens], states, 3), logits("a_plain")[0], strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_what_is_written_is_what_a_plain_becomes(name: str, tmp_path: Path) -> None:
+    convert_for_both(PRODUCERS / name, tmp_path / "out")
+    convert_for_both(DRAFTERS / "a_plain", tmp_path / "plain")
+    ours, plain = (load_file(tmp_path / f / "model.safetensors") for f in ("out", "plain"))
+    optional = {"embed_tokens.weight", "t2d"} - ours.keys()
+    assert ours.keys() == plain.keys() - optional
+    assert all(torch.equal(ours[n], plain[n]) for n in ours)
+    configs = [json.loads((tmp_path / f / "config.json").read_text()) for f in ("out", "plain")]
+    assert configs[0] == configs[1]
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_nothing_in_it_goes_unexplained(name: str) -> None:
+    assert not set(codes(check(PRODUCERS / name))) & {"T101", "T102", "C204"}
+
+
+# --- who wrote it -------------------------------------------------------------------------------------------
+
+
+def test_dialects_are_asked_in_a_written_order() -> None:
+    order = [row["dialect"] for row in loading.load("", "recognition")["order"]]
+    assert sorted(order) == loading.names("dialects")
+    assert [d["dialect"] for d in rules_report.dialects()] == order
+
+
+def test_a_dialect_can_be_forced(tmp_path: Path) -> None:
+    """With a class name that nobody writes, the marks are gone."""
+    source = changed("specforge_sglang", tmp_path / "in", {"architectures": ["Nobody"]})
+    assert errors(check(source)) == ["F112"]
+    assert "--dialect NAME" in finding(check(source), "F112").fix[0]
+    report = check(source, dialect="specforge")
+    assert report.outcome == "validated" and report.dialect is not None and report.dialect.name == "specforge"
+
+
+def test_forcing_a_dialect_that_there_is_not() -> None:
+    with pytest.raises(UsageError, match=r"--dialect medusa: expected one of .*specforge"):
+        check(PRODUCERS / "specforge_hf", dialect="medusa")
+
+
+def test_an_output_is_not_read_as_a_trainer_s(tmp_path: Path) -> None:
+    run(PRODUCERS / "specforge_hf", tmp_path / "out")
+    report = check(tmp_path / "out")
+    assert errors(report) == ["F112"] and "output of eagle3-convert" in finding(report, "F112").message
+    assert errors(check(tmp_path / "out", dialect="specforge")) == ["F112"]
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors", "words"),
+    [
+        ({"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, {}, "latent attention"),
+        ({}, {"midlayer.self_attn.kv_a_proj_with_mqa.weight": torch.ones(2, 2)}, "latent attention"),
+        ({"architectures": ["PEagleDraftModel"]}, {}, "P-EAGLE"),
+        ({}, {"mask_hidden": torch.ones(1, 1, 192)}, "P-EAGLE"),
+        ({}, {"parallel_draft_heads.0.medusa_layers.0.linear.weight": torch.ones(2, 2)}, "parallel heads"),
+        ({"eagle_config.use_aux_hidden_state": False}, {}, "last state alone"),
+        ({}, {"midlayer.self_attn.qkv_proj.weight": torch.ones(2, 2)}, "stored as one matrix"),
+    ],
+)
+def test_forms_that_are_not_converted_are_named(
+    config: dict[str, Any], tensors: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    report = check(changed("specforge_sglang", tmp_path / "in", config, lambda t: {**t, **tensors}))
+    assert errors(report) == ["F116"] and words in finding(report, "F116").message
+
+
+# --- which layers its ids mean ------------------------------------------------------------------------------
+
+
+def test_ids_with_two_meanings_are_said_to_have_them() -> None:
+    """The ids of the fixture are nobody's default, and the target has all layers of both readings."""
+    found = finding(check(PRODUCERS / "specforge_hf"), "A109")
+    assert (found.found, found.expected) == ("read as layer 1, layer 3, layer 5", "perhaps embedding, layer 2, layer 4")
+    assert found.fix[0] == "say which it was trained on: --aux 1,3,5  or  --aux embed,2,4"
+
+
+@pytest.mark.parametrize("options", [{"aux": (1, 3, 5)}, {"sample": SAMPLE}])
+def test_the_user_or_a_sample_settles_it(options: dict[str, Any]) -> None:
+    assert "A109" not in codes(check(PRODUCERS / "specforge_hf", **options))
+
+
+def with_layers(folder: Path, layers: int) -> Path:
+    document = json.loads((TARGET / "config.json").read_text()) | {"num_hidden_layers": layers}
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(document))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("ids", "layers", "says"),
+    [
+        ([1, 15, 28], 32, None),  # as read, the points that trainers take by default
+        ([2, 16, 29], 32, "perhaps layer 2, layer 16, layer 29; these are the points that trainers take by default"),
+        ([1, 17, 33], 36, "perhaps layer 1, layer 17, layer 33"),
+        ([24, 30, 36], 36, "perhaps layer 24, layer 30, layer 36"),  # as read, beyond the target
+        ([-1, 2, 5], 36, None),  # the other reading is none
+    ],
+)
+def test_what_the_target_s_depth_tells_of_ids(ids: list[int], layers: int, says: str | None, tmp_path: Path) -> None:
+    source = changed("specforge_hf", tmp_path / "in", {"eagle_config.eagle_aux_hidden_state_layer_ids": ids})
+    report = check(source, target=with_layers(tmp_path / "target", layers))
+    found = [f for f in report.findings if f.code == "A109"]
+    assert [f.expected for f in found] == ([] if says is None else [says])
+    if max(ids) == layers:
+        assert errors(report) == ["A102"] and "which the target does not have" in found[0].found
+
+
+def test_the_wrong_reading_is_caught_by_a_sample_and_the_right_one_named(tmp_path: Path) -> None:
+    """A drafter published with capture points for ids, which is what vLLM's own would be."""
+    source = changed("specforge_hf", tmp_path / "in", {"eagle_config.eagle_aux_hidden_state_layer_ids": [1, 3, 5]})
+    report = run(source, tmp_path / "out", sample=SAMPLE)
+    assert report.outcome == "refused" and "A301" in errors(report)
+    assert any("--aux 1,3,5" in line for line in finding(report, "A301").fix)
+
+
+def test_without_ids_the_default_is_assumed_and_said(tmp_path: Path) -> None:
+    source = changed("specforge_hf", tmp_path / "in", {"eagle_config": None})
+    report = check(source, target=with_layers(tmp_path / "target", 32))
+    assert report.drafter is not None and report.drafter.spec.capture_points == (2, 16, 29)
+    assert "A105" in codes(report) and "A109" not in codes(report)
+
+
+# --- SpecForge ----------------------------------------------------------------------------------------------
+
+
+def test_a_script_s_prefix_is_cut_off(tmp_path: Path) -> None:
+    def prefixed(tensors: dict[str, Any]) -> dict[str, Any]:
+        return {f"draft_model.{n}": t for n, t in tensors.items()}
+
+    report = run(changed("specforge_sglang", tmp_path / "in", tensors=prefixed), tmp_path / "out", sample=SAMPLE)
+    assert report.outcome == "converted" and "T108" in codes(report)
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_norm_output_changed_its_meaning(value: bool, tmp_path: Path) -> None:
+    source = changed("specforge_hf", tmp_path / "in", {"norm_output": value})
+    found = finding(check(source), "C215")
+    assert f"norm_output: {str(value).lower()} means another computation" in found.message
+    assert any("--set norm_output=false" in line for line in found.fix)
+    assert "C215" not in codes(check(source, given={"norm_output": False}))
+
+
+def test_an_older_norm_output_is_caught_by_a_sample(tmp_path: Path) -> None:
+    """a_plain feeds the raw state back, which is what a SpecForge before 2026-09-15 trained under `true`."""
+    source = changed("specforge_hf", tmp_path / "in", {"norm_output": True})
+    report = run(source, tmp_path / "out", sample=SAMPLE)
+    assert "A301" in errors(report)
+    assert any("--set norm_output=false" in line for line in finding(report, "A301").fix)
+    report = run(source, tmp_path / "out", sample=SAMPLE, given={"norm_output": False})
+    assert report.outcome == "converted" and report.proof is not None and report.proof.level == "anchored"
+
+
+def test_a_rope_base_that_may_not_have_been_used(tmp_path: Path) -> None:
+    """Written by transformers 4, as a SpecForge before 2025-10-30 did; later ones have rope_parameters too."""
+    source = changed("specforge_hf", tmp_path / "in", {"rope_theta": 1e6, "rope_parameters": None})
+    found = finding(check(source), "C215")
+    assert "rope_theta was not used in training" in found.message and "--set rope_theta=10000" in found.fix[0]
+    assert "C215" not in codes(check(source, given={"rope_theta": 10000.0}))
+    newer = changed("specforge_hf", tmp_path / "new", {"rope_theta": 1e6, "rope_parameters.rope_theta": 1e6})
+    assert "C215" not in codes(check(newer))
+
+
+def test_fc_norm_and_a_wider_target_are_read(tmp_path: Path) -> None:
+    def normed(tensors: dict[str, Any]) -> dict[str, Any]:
+        return {**tensors, **{f"fc_norm.{j}.weight": torch.ones(96, dtype=torch.bfloat16) for j in range(3)},
+                "fc.weight": torch.ones(64, 288, dtype=torch.bfloat16)}  # fmt: skip
+
+    source = changed("specforge_hf", tmp_path / "in", {"fc_norm": True, "target_hidden_size": 96}, normed)
+    report = check(source, target=None)
+    assert errors(report) == [] and report.drafter is not None
+    assert report.drafter.spec.fc_norm and report.drafter.spec.target_hidden_size == 96
+
+
+def test_a_map_that_was_never_filled(tmp_path: Path) -> None:
+    """Older SpecForge registered t2d as zeros, newer ones as ones; d2t as zeros (llama3_eagle.py:1695-1699)."""
+    for marks in (torch.ones(512, dtype=torch.bool), torch.zeros(512, dtype=torch.bool)):
+        source = changed("specforge_hf", tmp_path / f"in{int(marks[0])}", None,
+                         lambda t, m=marks: {**t, "d2t": torch.zeros(384, dtype=torch.int64), "t2d": m})  # fmt: skip
+        assert errors(check(source, target=None)) in (["V203"], ["V208"])
+
+
+def test_a_full_vocabulary_whose_map_is_the_identity(tmp_path: Path) -> None:
+    def full(tensors: dict[str, Any]) -> dict[str, Any]:
+        return {**tensors, "d2t": torch.zeros(512, dtype=torch.int64), "t2d": torch.ones(512, dtype=torch.bool),
+                "lm_head.weight": torch.randn(512, 64).bfloat16()}  # fmt: skip
+
+    source = changed("specforge_hf", tmp_path / "in", {"draft_vocab_size": None}, full)
+    report = run(source, tmp_path / "out", "vllm==0.33.0")
+    assert report.outcome == "converted"
+    assert not {"d2t", "t2d"} & load_file(tmp_path / "out" / "model.safetensors").keys()
