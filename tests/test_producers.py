@@ -24,6 +24,7 @@ from converter.pipeline import Report
 from converter.report import rules as rules_report
 from converter.rules import loading
 from tests.support import DATA, DRAFTERS, SAMPLE, TARGET, check, codes, convert, errors, quiet, request, run
+from tests.test_cli import eagle3
 from tests.test_forward import logits
 
 PRODUCERS = DATA / "producers"
@@ -35,7 +36,11 @@ DIALECTS = {
     "specforge_sglang": "specforge",
     "specforge_hf": "specforge",
     "specforge_state": "specforge",
+    "modelopt_midlayer": "modelopt",
+    "modelopt_layers": "modelopt",
 }
+# What has to be said for one to be the drafter it is: ModelOpt 0.47 exports YaRN for a drafter trained with plain rope.
+GIVEN: dict[str, dict[str, Any]] = {"modelopt_layers": {"rope_scaling": "none"}}
 
 
 def changed(name: str, folder: Path, config: dict[str, Any] | None = None, tensors: Any = None) -> Path:
@@ -79,7 +84,7 @@ def test_every_fixture_is_listed() -> None:
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_it_converts_for_both_engines_with_the_scores_of_the_drafter_it_is(name: str, tmp_path: Path) -> None:
-    report = convert_for_both(PRODUCERS / name, tmp_path / "out", sample=SAMPLE)
+    report = convert_for_both(PRODUCERS / name, tmp_path / "out", sample=SAMPLE, given=GIVEN.get(name, {}))
     assert report.outcome == "converted", [f.message for f in report.findings]
     assert report.dialect is not None and report.dialect.name == DIALECTS[name]
     assert report.proof is not None and report.proof.level == "anchored"
@@ -90,7 +95,7 @@ def test_it_converts_for_both_engines_with_the_scores_of_the_drafter_it_is(name:
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_its_logits_are_those_of_the_drafter_it_is(name: str) -> None:
-    report = check(PRODUCERS / name, sample=SAMPLE)
+    report = check(PRODUCERS / name, sample=SAMPLE, given=GIVEN.get(name, {}))
     it = report.drafter
     assert it is not None and report.target_weights is not None and report.target_weights.embedding is not None
     model = DraftModel(it.spec, weights_of(it.spec, it.checkpoint, it.tensors, CPU))
@@ -106,7 +111,7 @@ def test_its_logits_are_those_of_the_drafter_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_what_is_written_is_what_a_plain_becomes(name: str, tmp_path: Path) -> None:
-    convert_for_both(PRODUCERS / name, tmp_path / "out")
+    convert_for_both(PRODUCERS / name, tmp_path / "out", given=GIVEN.get(name, {}))
     convert_for_both(DRAFTERS / "a_plain", tmp_path / "plain")
     ours, plain = (load_file(tmp_path / f / "model.safetensors") for f in ("out", "plain"))
     optional = {"embed_tokens.weight", "t2d"} - ours.keys()
@@ -294,3 +299,105 @@ def test_a_full_vocabulary_whose_map_is_the_identity(tmp_path: Path) -> None:
     report = run(source, tmp_path / "out", "vllm==0.33.0")
     assert report.outcome == "converted"
     assert not {"d2t", "t2d"} & load_file(tmp_path / "out" / "model.safetensors").keys()
+
+
+# --- ModelOpt -----------------------------------------------------------------------------------------------
+
+
+def modelopt_of(name: str, folder: Path, rename: dict[str, str], config: dict[str, Any]) -> Path:
+    """A bundled drafter with other names and the config that ModelOpt's exports write."""
+    folder.mkdir()
+    weights = load_file(DRAFTERS / name / "model.safetensors")
+    del weights["embed_tokens.weight"]
+    weights.pop("t2d", None)
+    for theirs, ours in rename.items():
+        weights = {n.replace(theirs, ours): t for n, t in weights.items()}
+    save_file(weights, folder / "model.safetensors")
+    own = json.loads((DRAFTERS / name / "config.json").read_text())
+    document = json.loads((PRODUCERS / "modelopt_midlayer" / "config.json").read_text())
+    document["num_hidden_layers"] = own["transformer_layer_config"]["num_hidden_layers"]
+    document["draft_vocab_size"] = own["draft_vocab_size"]
+    (folder / "config.json").write_text(json.dumps(document | config))
+    return folder
+
+
+def test_megatron_s_deep_form(tmp_path: Path) -> None:
+    """Imitated: the names of its eagle3_deep_llama_causal_lm_export, where a later layer's norm is a hidden_norm."""
+    rename = {"layers.1.input_layernorm": "midlayer.1.hidden_norm", "layers.": "midlayer."}
+    source = modelopt_of("e_2layers", tmp_path / "in", rename, {"architectures": ["LlamaForCausalLMEagle3Deep"]})
+    report = convert_for_both(source, tmp_path / "out", sample=SAMPLE)
+    expected = convert_for_both(DRAFTERS / "e_2layers", tmp_path / "plain", sample=SAMPLE)
+    assert report.proof is not None and expected.proof is not None
+    assert report.outcome == expected.outcome == "converted"
+    assert report.proof.scores == expected.proof.scores and report.proof.level == "anchored"
+    assert not set(codes(report)) & {"T101", "T102", "C204", "C216"}
+
+
+def test_the_target_s_head_is_copied_in_for_a_full_vocabulary(tmp_path: Path) -> None:
+    source = modelopt_of("h_fullvocab", tmp_path / "in", {"layers.0.": "midlayer."}, {})
+    report = convert_for_both(source, tmp_path / "out", sample=SAMPLE)
+    expected = convert_for_both(DRAFTERS / "h_fullvocab", tmp_path / "plain", sample=SAMPLE)
+    assert report.outcome == "converted" and report.proof is not None and expected.proof is not None
+    assert report.proof.scores == expected.proof.scores
+
+
+def test_a_full_head_beside_a_smaller_draft_vocabulary_is_refused(tmp_path: Path) -> None:
+    source = changed("modelopt_midlayer", tmp_path / "in", None, lambda t: {**t, "lm_head.weight": torch.ones(512, 64)})
+    assert "T104" in errors(check(source))
+
+
+def test_a_map_that_the_export_lost(tmp_path: Path) -> None:
+    source = changed("modelopt_midlayer", tmp_path / "in", None, lambda t: {n: v for n, v in t.items() if n != "d2t"})
+    found = finding(check(source, target=None), "V204")
+    assert found.severity == "error" and "attribute `dt2`" in found.fix[-1]
+
+
+def test_states_are_in_layer_order_whatever_the_order_of_the_ids(tmp_path: Path) -> None:
+    """list(set([1, 15, 28])) is [1, 28, 15] in Python; the hooks fire in the order of the layers."""
+    source = changed("modelopt_midlayer", tmp_path / "in", {"eagle_config.eagle_aux_hidden_state_layer_ids": [4, 0, 2]})
+    report = convert_for_both(source, tmp_path / "out", sample=SAMPLE)
+    assert report.outcome == "converted" and report.drafter is not None
+    assert report.drafter.spec.capture_points == (1, 3, 5)
+    found = finding(check(source), "A109")
+    assert found.expected == "perhaps embedding, layer 2, layer 4" and "dumped through vLLM" in found.why
+
+
+def test_states_dumped_through_vllm(tmp_path: Path) -> None:
+    source = changed("modelopt_layers", tmp_path / "in", {"eagle_config.eagle_aux_hidden_state_layer_ids": [5, 1, 3]})
+    given = GIVEN["modelopt_layers"]
+    report = run(source, tmp_path / "out", sample=SAMPLE, given=given)
+    assert "A301" in errors(report) and any("--aux 1,3,5" in line for line in finding(report, "A301").fix)
+    report = run(source, tmp_path / "out", sample=SAMPLE, given=given, aux=(1, 3, 5))
+    assert report.outcome == "converted" and report.proof is not None and report.proof.level == "anchored"
+
+
+def test_what_its_training_computed_otherwise_is_said() -> None:
+    """Run by make_modelopt.py: 0.48 in the logits of step 0 with a_plain's weights."""
+    assert "ModelOpt since 0.41" in finding(check(PRODUCERS / "modelopt_layers"), "C216").message
+    assert "ModelOpt 0.41 and 0.42" in finding(check(PRODUCERS / "modelopt_midlayer"), "C216").message
+
+
+def test_yarn_over_plain_rope(tmp_path: Path) -> None:
+    report = check(PRODUCERS / "modelopt_layers")
+    assert report.drafter is not None and report.drafter.spec.rope.kind == "yarn"
+    assert "--set rope_scaling=none" in finding(report, "C215").fix[0]
+    for word, kind in (("none", "default"), ("config", "yarn")):
+        report = check(PRODUCERS / "modelopt_layers", given={"rope_scaling": word})
+        assert report.drafter is not None and report.drafter.spec.rope.kind == kind
+        assert "C215" not in codes(report)
+    done = eagle3("validate", PRODUCERS / "modelopt_layers", "--target", TARGET, "--set", "rope_scaling=none")
+    assert done.returncode == 0 and "yarn" not in done.stdout
+    assert eagle3("validate", PRODUCERS / "modelopt_layers", "--set", "rope_scaling=5").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"architectures": ["LlamaForCausalLMEagle"]}, "EAGLE-1"),
+        ({"eagle_config.use_mtp_layernorm": True}, "MTP"),
+        ({"eagle_config.next_layer_regular": False}, "embedding again"),
+    ],
+)
+def test_its_other_heads_are_refused(config: dict[str, Any], why: str, tmp_path: Path) -> None:
+    found = finding(check(changed("modelopt_midlayer", tmp_path / "in", config)), "F112")
+    assert why in found.message

@@ -266,8 +266,13 @@ def _given(words: tuple[str, ...]) -> dict[str, Any]:
             given[name] = value.lower() == "true"
         elif name == "rope_theta" and _positive(value) is not None:
             given[name] = _positive(value)
+        elif name == "rope_scaling" and value in ("none", "config"):
+            given[name] = value
         else:
-            raise UsageError(f"--set {word}: expected one of {', '.join(_FLAGS)}=true|false, or rope_theta=NUMBER")
+            flags = ", ".join(_FLAGS)
+            raise UsageError(
+                f"--set {word}: expected one of {flags}=true|false, rope_theta=NUMBER or rope_scaling=none|config"
+            )
     return given
 
 

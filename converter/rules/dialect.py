@@ -10,7 +10,7 @@ from converter.checkpoint.header import DTYPE_NAMES
 from converter.checkpoint.reader import Checkpoint
 from converter.drafter.drafter import Provenance
 from converter.drafter.quantised import companion_of, weight_of
-from converter.drafter.spec import DrafterSpec, Origin
+from converter.drafter.spec import DrafterSpec, Origin, Rope
 from converter.drafter.target import Target
 from converter.drafter.vocab import Form
 from converter.errors import UsageError
@@ -213,6 +213,9 @@ def read(
     if spec is not None and "rope_theta" in fields:
         origins = {**spec.origins, "rope": Origin("given", "on the command line")}
         spec = replace(spec, rope=replace(spec.rope, theta=fields["rope_theta"]), origins=origins)
+    if spec is not None and fields.get("rope_scaling") == "none":
+        origins = {**spec.origins, "rope": Origin("given", "on the command line")}
+        spec = replace(spec, rope=Rope(spec.rope.theta), origins=origins)
     findings += [*reading.findings, *_unknown_keys(dialect, config), *_cautions(dialect, config, fields, bare)]
     findings += _release_known(dialect, config)
     facts = {key: lookup(config, path) for key, path in rules.get("provenance", {}).items()}
@@ -272,7 +275,7 @@ def _release_known(dialect: Dialect, config: Mapping[str, Any]) -> list[Finding]
     ]
 
 
-_CAUTIONS = {"lost": "C206", "meaning": "C215"}
+_CAUTIONS = {"lost": "C206", "meaning": "C215", "unlike": "C216"}
 
 
 def _cautions(dialect: Dialect, config: Mapping[str, Any], given: Mapping[str, Any], names: list[str]) -> list[Finding]:
