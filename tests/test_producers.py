@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from converter.capture.points import points_of_drafter
 from converter.errors import UsageError
 from converter.forward.embedding import of_checkpoint
 from converter.forward.model import DraftModel
@@ -23,6 +24,7 @@ from converter.forward.weights import weights_of
 from converter.pipeline import Report
 from converter.report import rules as rules_report
 from converter.rules import loading
+from converter.target import read_target
 from tests.support import DATA, DRAFTERS, SAMPLE, TARGET, check, codes, convert, errors, quiet, request, run
 from tests.test_cli import eagle3
 from tests.test_forward import logits
@@ -38,9 +40,16 @@ DIALECTS = {
     "specforge_state": "specforge",
     "modelopt_midlayer": "modelopt",
     "modelopt_layers": "modelopt",
+    "automodel": "automodel",
+    "angelslim": "angelslim",
 }
-# What has to be said for one to be the drafter it is: ModelOpt 0.47 exports YaRN for a drafter trained with plain rope.
-GIVEN: dict[str, dict[str, Any]] = {"modelopt_layers": {"rope_scaling": "none"}}
+# What has to be said for one to be the drafter it is: ModelOpt 0.47 exports YaRN for a drafter that it trained with
+# plain rope, and some trainers write no ids.
+SAID: dict[str, dict[str, Any]] = {
+    "modelopt_layers": {"given": {"rope_scaling": "none"}},
+    "automodel": {"aux": (1, 3, 5)},
+    "angelslim": {"aux": (1, 3, 5)},
+}
 
 
 def changed(name: str, folder: Path, config: dict[str, Any] | None = None, tensors: Any = None) -> Path:
@@ -84,7 +93,7 @@ def test_every_fixture_is_listed() -> None:
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_it_converts_for_both_engines_with_the_scores_of_the_drafter_it_is(name: str, tmp_path: Path) -> None:
-    report = convert_for_both(PRODUCERS / name, tmp_path / "out", sample=SAMPLE, given=GIVEN.get(name, {}))
+    report = convert_for_both(PRODUCERS / name, tmp_path / "out", sample=SAMPLE, **SAID.get(name, {}))
     assert report.outcome == "converted", [f.message for f in report.findings]
     assert report.dialect is not None and report.dialect.name == DIALECTS[name]
     assert report.proof is not None and report.proof.level == "anchored"
@@ -95,7 +104,7 @@ def test_it_converts_for_both_engines_with_the_scores_of_the_drafter_it_is(name:
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_its_logits_are_those_of_the_drafter_it_is(name: str) -> None:
-    report = check(PRODUCERS / name, sample=SAMPLE, given=GIVEN.get(name, {}))
+    report = check(PRODUCERS / name, sample=SAMPLE, **SAID.get(name, {}))
     it = report.drafter
     assert it is not None and report.target_weights is not None and report.target_weights.embedding is not None
     model = DraftModel(it.spec, weights_of(it.spec, it.checkpoint, it.tensors, CPU))
@@ -111,7 +120,7 @@ def test_its_logits_are_those_of_the_drafter_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_what_is_written_is_what_a_plain_becomes(name: str, tmp_path: Path) -> None:
-    convert_for_both(PRODUCERS / name, tmp_path / "out", given=GIVEN.get(name, {}))
+    convert_for_both(PRODUCERS / name, tmp_path / "out", **SAID.get(name, {}))
     convert_for_both(DRAFTERS / "a_plain", tmp_path / "plain")
     ours, plain = (load_file(tmp_path / f / "model.safetensors") for f in ("out", "plain"))
     optional = {"embed_tokens.weight", "t2d"} - ours.keys()
@@ -154,6 +163,9 @@ def test_an_output_is_not_read_as_a_trainer_s(tmp_path: Path) -> None:
     report = check(tmp_path / "out")
     assert errors(report) == ["F112"] and "output of eagle3-convert" in finding(report, "F112").message
     assert errors(check(tmp_path / "out", dialect="specforge")) == ["F112"]
+    with pytest.raises(UsageError, match="its capture points cannot be read"):
+        points_of_drafter(tmp_path / "out", read_target(TARGET))
+    assert points_of_drafter(PRODUCERS / "specforge_hf", read_target(TARGET)) == (1, 3, 5)
 
 
 @pytest.mark.parametrize(
@@ -202,6 +214,7 @@ def with_layers(folder: Path, layers: int) -> Path:
     [
         ([1, 15, 28], 32, None),  # as read, the points that trainers take by default
         ([2, 16, 29], 32, "perhaps layer 2, layer 16, layer 29; these are the points that trainers take by default"),
+        ([1, 46, 90], 94, None),  # lmsys/Qwen3-235B-A22B-EAGLE3
         ([1, 17, 33], 36, "perhaps layer 1, layer 17, layer 33"),
         ([24, 30, 36], 36, "perhaps layer 24, layer 30, layer 36"),  # as read, beyond the target
         ([-1, 2, 5], 36, None),  # the other reading is none
@@ -364,10 +377,9 @@ def test_states_are_in_layer_order_whatever_the_order_of_the_ids(tmp_path: Path)
 
 def test_states_dumped_through_vllm(tmp_path: Path) -> None:
     source = changed("modelopt_layers", tmp_path / "in", {"eagle_config.eagle_aux_hidden_state_layer_ids": [5, 1, 3]})
-    given = GIVEN["modelopt_layers"]
-    report = run(source, tmp_path / "out", sample=SAMPLE, given=given)
+    report = run(source, tmp_path / "out", sample=SAMPLE, **SAID["modelopt_layers"])
     assert "A301" in errors(report) and any("--aux 1,3,5" in line for line in finding(report, "A301").fix)
-    report = run(source, tmp_path / "out", sample=SAMPLE, given=given, aux=(1, 3, 5))
+    report = run(source, tmp_path / "out", sample=SAMPLE, **SAID["modelopt_layers"], aux=(1, 3, 5))
     assert report.outcome == "converted" and report.proof is not None and report.proof.level == "anchored"
 
 
@@ -401,3 +413,120 @@ def test_yarn_over_plain_rope(tmp_path: Path) -> None:
 def test_its_other_heads_are_refused(config: dict[str, Any], why: str, tmp_path: Path) -> None:
     found = finding(check(changed("modelopt_midlayer", tmp_path / "in", config)), "F112")
     assert why in found.message
+
+
+# --- AngelSlim, EAGLE, NeMo AutoModel, TorchSpec ------------------------------------------------------------
+
+
+def test_a_rope_base_that_training_did_not_read() -> None:
+    """The fixture states a million, and its own model computes with 10000 (make_angelslim.py)."""
+    report = check(PRODUCERS / "angelslim", aux=(1, 3, 5))
+    assert report.drafter is not None and report.drafter.spec.rope.theta == 10000
+    found = finding(report, "C215")
+    assert found.where == "rope_parameters.rope_theta" and "10000, is taken" in found.message
+    report = check(PRODUCERS / "angelslim", aux=(1, 3, 5), given={"rope_theta": 1e6})
+    assert report.drafter is not None and report.drafter.spec.rope.theta == 1e6 and "C215" not in codes(report)
+
+
+def test_a_search_on_a_sample_tells_the_rope_base(tmp_path: Path) -> None:
+    """SpecForge's rules take the config at its word; the drafter was trained with 10000."""
+    source = changed("specforge_hf", tmp_path / "in", {"rope_theta": 1e6, "rope_parameters": None})
+    report = check(source, sample=SAMPLE, find_wiring=True)
+    assert report.proof is not None and report.proof.judgement is not None
+    assert report.proof.judgement.of.rope_theta == 10000
+
+
+def test_published_under_another_class_an_angelslim_drafter_is_told_of(tmp_path: Path) -> None:
+    config = {"architectures": ["LlamaForCausalLMEagle3"], "rope_theta": 1e6, "rope_parameters": None}
+    report = check(changed("angelslim", tmp_path / "in", config), aux=(1, 3, 5))
+    assert report.dialect is not None and report.dialect.name == "specforge"
+    assert "nor by AngelSlim" in finding(report, "C215").message
+
+
+@pytest.mark.parametrize("name", ["automodel", "angelslim"])
+def test_without_ids_and_a_target_they_have_to_be_named(name: str) -> None:
+    assert errors(check(PRODUCERS / name, target=None)) == ["A104"]
+    assert "A101" in errors(check(PRODUCERS / name))  # six layers are too few for the default 2, L//2, L-3
+
+
+def test_the_number_of_layers_in_automodel_s_config_is_the_target_s() -> None:
+    config = json.loads((PRODUCERS / "automodel" / "config.json").read_text())
+    report = check(PRODUCERS / "automodel", aux=(1, 3, 5))
+    assert config["num_hidden_layers"] == 6 and report.drafter is not None
+    assert report.drafter.spec.num_hidden_layers == 1
+
+
+def test_automodel_s_full_vocabulary_and_norms(tmp_path: Path) -> None:
+    def normed(tensors: dict[str, Any]) -> dict[str, Any]:
+        norms = {f"model.fc_norm.{j}.weight": torch.ones(64, dtype=torch.bfloat16) for j in range(3)}
+        return {**{n: t for n, t in tensors.items() if n not in ("d2t", "t2d")}, **norms,
+                "lm_head.weight": torch.ones(512, 64, dtype=torch.bfloat16)}  # fmt: skip
+
+    config = {"draft_vocab_size": 512, "fc_norm": True, "norm_output": True}
+    report = run(changed("automodel", tmp_path / "in", config, normed), tmp_path / "out", aux=(1, 3, 5))
+    assert report.outcome == "converted" and report.drafter is not None
+    assert report.drafter.spec.fc_norm and report.drafter.spec.norm_output
+
+
+def eagle_of(folder: Path, config: dict[str, Any]) -> Path:
+    """Imitated: what SafeAILab's training leaves, with the keys of its traineagle3/config.json."""
+    folder.mkdir()
+    tensors = load_file(PRODUCERS / "specforge_sglang" / "model.safetensors")
+    torch.save(tensors, folder / "pytorch_model.bin")
+    shape = {k: v for k, v in json.loads((PRODUCERS / "specforge_sglang" / "config.json").read_text()).items()
+             if k in ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size",
+                      "draft_vocab_size", "rms_norm_eps", "hidden_act", "max_position_embeddings")}  # fmt: skip
+    document = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 1, "bos_token_id": 1,
+                "eos_token_id": 2, "initializer_range": 0.02, "pad_token_id": 0, "tie_word_embeddings": False,
+                "torch_dtype": "float16", "transformers_version": "4.46.0", "use_cache": True}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps({**document, **shape, "torch_dtype": "bfloat16", **config}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [({}, set()), ({"num_hidden_layers": 40, "bias": False}, set()), ({"rope_theta": 500000}, {"C215"})],
+)
+def test_an_eagle_drafter(config: dict[str, Any], found: set[str], tmp_path: Path) -> None:
+    report = convert_for_both(eagle_of(tmp_path / "in", config), tmp_path / "out", sample=SAMPLE, aux=(1, 3, 5))
+    assert report.dialect is not None and report.dialect.name == "eagle"
+    assert report.outcome == "converted" and report.proof is not None and report.proof.level == "anchored"
+    assert plain().proof is not None and report.proof.scores == plain().proof.scores  # type: ignore[union-attr]
+    assert {"C204", "C215", "T101"} & set(codes(report)) == found
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["num_hidden_layers"] == 1 and written["rope_theta"] == 10000
+
+
+def test_rope_of_a_kind_that_eagle_does_not_know_is_taken_as_it_stands(tmp_path: Path) -> None:
+    """As of the drafter in TensorRT-LLM#6158: the class of the target, llama3 rope."""
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 8192}  # fmt: skip
+    report = check(eagle_of(tmp_path / "in", {"rope_theta": 500000.0, "rope_scaling": scaling}), aux=(1, 3, 5))
+    assert report.drafter is not None and "C215" not in codes(report)
+    assert (report.drafter.spec.rope.kind, report.drafter.spec.rope.theta) == ("llama3", 500000.0)
+
+
+def torchspec_of(folder: Path, layer: str) -> Path:
+    """Imitated: d_fcnorm_normout with the names that SGLang reads beside fc_norm."""
+    folder.mkdir()
+    tensors = load_file(DRAFTERS / "d_fcnorm_normout" / "model.safetensors")
+    for j, name in enumerate(("low", "mid", "high")):
+        tensors[f"aux_norm_{name}.weight"] = tensors.pop(f"fc_norm.{j}.weight")
+    save_file({n.replace("layers.0", layer): t for n, t in tensors.items()}, folder / "model.safetensors")
+    document = json.loads((PRODUCERS / "specforge_hf" / "config.json").read_text())
+    own = json.loads((DRAFTERS / "d_fcnorm_normout" / "config.json").read_text())
+    ids = [p - 1 for p in own["eagle_aux_hidden_state_layer_ids"]]
+    document |= {"use_aux_norm": True, "norm_output": True, "eagle_config": {"eagle_aux_hidden_state_layer_ids": ids}}
+    (folder / "config.json").write_text(json.dumps(document))
+    return folder
+
+
+@pytest.mark.parametrize("layer", ["midlayer", "layers.0"])
+def test_aux_norms(layer: str, tmp_path: Path) -> None:
+    source = torchspec_of(tmp_path / "in", layer)
+    report = convert_for_both(source, tmp_path / "out", sample=SAMPLE)
+    expected = convert_for_both(DRAFTERS / "d_fcnorm_normout", tmp_path / "plain", sample=SAMPLE)
+    assert report.dialect is not None and report.dialect.name == "torchspec"
+    assert report.outcome == "converted" and report.proof is not None and expected.proof is not None
+    assert report.proof.scores == expected.proof.scores and report.proof.level == "anchored"
+    assert "C204" not in codes(report) and "A109" in codes(check(source))

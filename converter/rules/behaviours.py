@@ -151,9 +151,17 @@ def rope_parameters_first(field: str, node: Any, values: Values) -> Rope | None:
 
 
 def rope_base_10000(field: str, node: Any, values: Values) -> Rope | None:
-    """As rope_parameters_first, for trainers that read the scaling and leave the base at 10000 whatever it says."""
+    """As rope_parameters_first, for trainers that leave the base at 10000 whatever it says.
+
+    Kinds that they do not know, and interleaved mrope, which has a class of its own, are taken as they stand.
+    """
     rope = rope_parameters_first(field, node, values)
-    return None if rope is None else replace(rope, theta=10000.0)
+    other = (
+        rope is None
+        or rope.kind not in ("default", "linear", "dynamic")
+        or "mrope_interleaved" in dict(rope.parameters)
+    )
+    return rope if rope is None or other else replace(rope, theta=10000.0)
 
 
 def rope_flat(field: str, node: Any, values: Values) -> Rope | None:

@@ -291,7 +291,9 @@ def _cautions(dialect: Dialect, config: Mapping[str, Any], given: Mapping[str, A
             fix=tuple(caution.get("fix", ())),
         )
         for caution in dialect.rules.get("cautions", ())
-        if caution.get("unless_set") not in given and all(_shows(c, config, names) for c in caution["when"])
+        if caution.get("unless_set") not in given
+        and all(_shows(c, config, names) for c in caution["when"])
+        and not any(_shows(c, config, names) for c in caution.get("unless", ()))
     ]
 
 
