@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from converter.capture.points import points_of_drafter
-from converter.errors import UsageError
+from converter.errors import InputError, UsageError
 from converter.forward.embedding import of_checkpoint
 from converter.forward.model import DraftModel
 from converter.forward.sample import read_sample
@@ -153,6 +153,15 @@ def test_a_dialect_can_be_forced(tmp_path: Path) -> None:
     assert report.outcome == "validated" and report.dialect is not None and report.dialect.name == "specforge"
 
 
+def test_the_command_line_forces_one_and_lists_them(tmp_path: Path) -> None:
+    source = changed("specforge_sglang", tmp_path / "in", {"architectures": ["Nobody"]})
+    done = eagle3("convert", source, tmp_path / "out", "--target", TARGET, "--dialect", "specforge", "--sample", SAMPLE)
+    assert done.returncode == 0 and done.stdout.startswith("Converted.\nSpecForge drafter")
+    assert eagle3("convert", source, tmp_path / "out2", "--dialect", "medusa").returncode == 2
+    listed = eagle3("dialects").stdout
+    assert "told by speculators_model_type" in listed and "perhaps id k is capture point k: the files do not" in listed
+
+
 def test_forcing_a_dialect_that_there_is_not() -> None:
     with pytest.raises(UsageError, match=r"--dialect medusa: expected one of .*specforge"):
         check(PRODUCERS / "specforge_hf", dialect="medusa")
@@ -253,6 +262,20 @@ def test_a_script_s_prefix_is_cut_off(tmp_path: Path) -> None:
 
     report = run(changed("specforge_sglang", tmp_path / "in", tensors=prefixed), tmp_path / "out", sample=SAMPLE)
     assert report.outcome == "converted" and "T108" in codes(report)
+
+
+def test_a_training_state_with_its_optimizer_and_no_config(tmp_path: Path) -> None:
+    source = changed("specforge_state", tmp_path / "in")
+    state = torch.load(source / "training_state.pt", weights_only=True)
+    moments = {0: {"exp_avg": torch.ones(3), "step": torch.tensor(5.0)}}
+    state["replicated_optimizer_state"] = {"state": moments, "param_groups": [{"lr": 1e-4, "params": [0]}]}
+    torch.save(state, source / "training_state.pt")
+    report = run(source, tmp_path / "out", sample=SAMPLE)
+    assert report.outcome == "converted" and report.proof is not None and report.proof.level == "anchored"
+    (source / "config.json").unlink()
+    with pytest.raises(InputError) as caught:
+        check(source)
+    assert caught.value.finding.code == "F111"
 
 
 @pytest.mark.parametrize("value", [True, False])

@@ -26,6 +26,7 @@ _ID_RULES = {
 def dialects() -> list[dict[str, Any]]:
     """Every dialect in the order in which they are asked: name, marks, id convention, fields that it may leave out."""
     result = []
+    told_by = {row["dialect"]: row["told_by"] for row in loading.load("", "recognition")["order"]}
     for name in in_order():
         document = loading.load("dialects", name)
         result.append(
@@ -33,6 +34,7 @@ def dialects() -> list[dict[str, Any]]:
                 "dialect": name,
                 "title": document["title"],
                 "recognised_by": list(document["recognise"]),
+                "told_by": told_by.get(name, "the marks of its rules"),
                 "ids": dict(document["ids"]),
                 "vocabulary_map": document["vocabulary_map"],
                 "defaults": _sources(document["fields"], "default"),
@@ -101,7 +103,10 @@ def dialects_text() -> str:
     lines = []
     for d in dialects():
         ids = f"ids {d['ids']['rule']}, default {d['ids'].get('default', 'none')}; d2t as {d['vocabulary_map']}"
-        lines.append(f"{d['dialect']:<14}{ids}")
+        lines += [f"{d['dialect']:<14}{ids}", f"{'':<16}told by {d['told_by']}"]
+        lines.append(f"{'':<16}{_ID_RULES[d['ids']['rule']]}")
+        if "perhaps" in d["ids"]:
+            lines.append(f"{'':<16}perhaps {_ID_RULES[d['ids']['perhaps']['rule']]}: the files do not tell (A109)")
         for field, rule in d["defaults"].items():
             source = f"  ({rule['source']})" if rule["source"] else ""
             lines.append(f"{'':<16}{field} = {_words(rule['value'])} where absent{source}")
