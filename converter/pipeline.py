@@ -15,7 +15,7 @@ from converter.checkpoint.reader import INDEX, Checkpoint, open_checkpoint
 from converter.checkpoint.staging import Staging, normal, recover
 from converter.checkpoint.writer import WrittenFile
 from converter.checks.engine import CODES, compare
-from converter.checks.points import check_points
+from converter.checks.points import check_meaning, check_points
 from converter.checks.rows import check_embedding, check_head, recover_map, recovered
 from converter.checks.suits import Suits, suits
 from converter.checks.target import check_target
@@ -32,6 +32,7 @@ from converter.output import Progress, check_out, not_finite, write_weights
 from converter.plan import Plan, make_plan
 from converter.proving import Wish, question_of, read_proof_sample, unwritten, written
 from converter.rules import loading
+from converter.rules.behaviours import POINTS
 from converter.rules.dialect import Dialect, DialectReading, read, recognise
 from converter.rules.engine import EngineRelease, nested, resolve
 from converter.rules.fields import lookup
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 class Request:
     """What the user asked for; the options of the same names in `eagle3 convert --help`.
 
+    dialect   the dialect that IN is read as, whatever it looks like; "" leaves it to the marks of the files
     engines   none: the newest SGLang where there is an OUT, the newest of every engine where there is none
     given     spec fields set by the user (--set), which outrank the config
     """
@@ -63,6 +65,7 @@ class Request:
     engines: tuple[str, ...] = ()
     target: Path | None = None
     target_arch: str = ""
+    dialect: str = ""
     aux: tuple[int, ...] | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
     wish: Wish = field(default_factory=Wish)
@@ -228,7 +231,10 @@ def _read(request: Request, told: Callable[[str], None]) -> Report:
     wanted = request.engines or (("sglang",) if request.out is not None else tuple(loading.names("engines")))
     report.engines = [release for requirement in wanted for release in resolve(requirement)]
     report.source = source = open_source(request.source)
-    recognition = recognise(source.config, source.checkpoint.tensors)
+    if seal.read_seal(source.folder) is not None:
+        _add(report, [_own_output(source)])
+        return report
+    recognition = recognise(source.config, source.checkpoint.tensors, request.dialect)
     if recognition.refusal is not None:
         _add(report, [recognition.refusal])
         return report
@@ -274,24 +280,28 @@ def _for_search(report: Report, reading: DialectReading, target: Target) -> Dial
     return read(dialect, source.config, source.checkpoint, target, points or None, given)
 
 
+def _own_output(source: Source) -> Finding:
+    """An output bears two conventions at once, and what a trainer's file would leave open was decided for it."""
+    document = seal.read_seal(source.folder) or {}
+    made_from = document.get("source", {}).get("given", "the trainer's own checkpoint")
+    return error(
+        "F112",
+        "this folder is an output of eagle3-convert, for an engine; a trainer's checkpoint is expected",
+        where=str(source.folder / seal.NAME),
+        why="nothing is said of whether it is in order",
+        fix=(f"give what it was made from: {made_from}",),
+    )
+
+
 def _unrecognised(source: Source) -> Finding:
-    document = seal.read_seal(source.folder)
-    if document is not None:
-        made_from = document.get("source", {}).get("given", "the trainer's own checkpoint")
-        return error(
-            "F112",
-            "this folder is an output of eagle3-convert, for an engine; a trainer's checkpoint is expected",
-            where=str(source.folder / seal.NAME),
-            why="nothing is said of whether it is in order",
-            fix=(f"give what it was made from: {made_from}",),
-        )
     keys = ", ".join(sorted(source.config)[:6])
     return error(
         "F112",
         "the config is of no dialect that is known here",
         where=str(source.folder / "config.json"),
         found=f"keys {keys}, ..." if keys else "an empty config",
-        expected=f"a drafter of {' or '.join(loading.load('dialects', n)['title'] for n in loading.names('dialects'))}",
+        expected="a drafter of " + ", ".join(loading.load("dialects", n)["title"] for n in loading.names("dialects")),
+        fix=("if its trainer writes one of these forms, say which: --dialect NAME",),
     )
 
 
@@ -318,6 +328,8 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
     quantised = quantised_weights(checkpoint, reading.tensors)
     findings += check_tensors(spec, checkpoint, reading.tensors, quantised, bool(reading.carried))
     findings += check_points(spec, checkpoint.tensors[fc].info.shape if fc else None, report.target, stated)
+    if not report.request.wish.sample:  # which decides
+        findings += _other_meaning(dialect, reading, spec, report.target)
     findings += check_target(spec, reading.provenance, report.target)
     if report.target.layers is None:
         findings.append(_depth_unknown(spec))
@@ -333,6 +345,16 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
         frozenset(quantised),
         reading.carried if quantised else {},
     )
+
+
+def _other_meaning(dialect: Dialect, reading: DialectReading, spec: DrafterSpec, target: Target) -> Iterable[Finding]:
+    ids = dialect.rules["ids"]
+    perhaps, usual = ids.get("perhaps"), ids.get("default")
+    if perhaps is None or reading.stated_ids is None:
+        return ()
+    other = points_of(perhaps["rule"], reading.stated_ids, target.layers)
+    default = POINTS[usual](target.layers) if usual is not None and target.layers is not None else None
+    return check_meaning(spec, other, perhaps["why"], default, target.layers)
 
 
 def _depth_unknown(spec: DrafterSpec) -> Finding:
@@ -397,13 +419,17 @@ def _read_vocabulary(
             if not integer or len(info.shape) != 1:
                 return None, [_no_map(name, info.dtype, info.shape)]
     marks = arrays["t2d"]
-    return decide(
+    vocab, findings = decide(
         arrays["d2t"],
         None if marks is None else marks.astype(np.bool_),
         reading.spec.vocab_size,
         reading.spec.draft_vocab_size,
         dialect.map_form,
     )
+    lost = dialect.rules.get("map_lost", "")
+    if lost:
+        findings = [replace(f, fix=(*f.fix, lost)) if f.code == "V204" else f for f in findings]
+    return vocab, findings
 
 
 def _no_map(name: str, dtype: str, shape: tuple[int, ...]) -> Finding:

@@ -33,6 +33,7 @@ RULES = {
     **{f"engines/{name}.targets.json": "targets" for name in loading.names("engines")},
     "findings.yaml": "findings",
     "others.yaml": "others",
+    "recognition.yaml": "recognition",
 }
 SPECULATORS, SGLANG, FINDINGS = "dialects/speculators.yaml", "engines/sglang.yaml", "findings.yaml"
 TARGETS = "engines/sglang.targets.json"

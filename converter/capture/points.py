@@ -9,6 +9,7 @@ from converter.drafter.points import as_option, parse_points
 from converter.drafter.target import Target
 from converter.errors import UsageError
 from converter.rules.dialect import read, recognise
+from converter.seal import read_seal
 from converter.source import open_source
 
 
@@ -42,7 +43,8 @@ def choose_points(wanted: str, drafter: Path | None, target: Target) -> tuple[in
 def points_of_drafter(drafter: Path, target: Target) -> tuple[int, ...]:
     """The points that a drafter's config states or its trainer's defaults give."""
     source = open_source(str(drafter))
-    dialect = recognise(source.config, source.checkpoint.tensors).dialect
+    written_here = read_seal(source.folder) is not None  # for an engine, in its numbering
+    dialect = None if written_here else recognise(source.config, source.checkpoint.tensors).dialect
     spec = None if dialect is None else read(dialect, source.config, source.checkpoint, target).spec
     if spec is None:
         raise UsageError(f"--drafter {drafter}: its capture points cannot be read; see: eagle3-validate {drafter}")

@@ -26,7 +26,7 @@ from converter.findings import error
 if TYPE_CHECKING:
     from torch import Tensor
 
-_NAMES = ("pytorch_model.bin", "model.bin", "model.pt", "model.pth")
+_NAMES = ("pytorch_model.bin", "model.bin", "model.pt", "model.pth", "training_state.pt")
 _INDEX = "pytorch_model.bin.index.json"
 _ENDINGS = (".bin", ".pt", ".pth", ".ckpt")
 # Where checkpoints of training runs keep the model, first found first taken.

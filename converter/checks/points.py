@@ -73,6 +73,39 @@ def check_points(
         )
 
 
+def check_meaning(
+    spec: DrafterSpec, other: tuple[int, ...] | None, why: str, usual: tuple[int, ...] | None, layers: int | None
+) -> Iterator[Finding]:
+    """A109 where the ids in the config may mean other points than were read.
+
+    other   the points under the other meaning; why: who writes ids with it
+    usual   the points that trainers take where nobody says otherwise, None where the target is unknown
+    """
+    points = spec.capture_points
+    if other is None or other == points or spec.origins["capture_points"].how != "stated":
+        return
+    if not _possible(other, layers) or (_possible(points, layers) and usual is not None and points == usual != other):
+        return
+    possible = _possible(points, layers)
+    usually = "; these are the points that trainers take by default" if other == usual else ""
+    yield warning(
+        "A109",
+        "the layer ids may mean other layers: two conventions write them under this key",
+        where=spec.origins["capture_points"].where,
+        found=f"read as {describe_points(points)}" + ("" if possible else ", which the target does not have"),
+        expected=f"perhaps {describe_points(other)}{usually}",
+        why=why,
+        fix=(
+            f"say which it was trained on: --aux {as_option(points)}  or  --aux {as_option(other)}",
+            "or let a sample decide: --sample FILE",
+        ),
+    )
+
+
+def _possible(points: Sequence[int], layers: int | None) -> bool:
+    return min(points) >= 0 and (layers is None or max(points) <= layers)
+
+
 def _other_numbering(given: Sequence[int], stated: Sequence[int]) -> str:
     """Said where --aux holds the config's points as 0-based layers, as some engines' ids count them."""
     if [p + 1 for p in given] != list(stated):

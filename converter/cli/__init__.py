@@ -34,6 +34,8 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
         "engine": click.option("--engine", "engines", multiple=True, metavar="NAME[==RELEASE]",
             help="Engine and release, e.g. sglang==0.5.23 or vllm (the newest known) or 'sglang>=0.5.12' (all known); "
             "several: one output must suit all. [default: sglang to convert, every engine to validate]"),
+        "dialect": click.option("--dialect", default="", metavar="NAME",
+            help="Read IN as a drafter of this dialect, whatever it looks like (eagle3 dialects lists them)."),
         "target": click.option("--target", type=click.Path(path_type=Path), metavar="PATH_OR_ID",
             help="The model it drafts for: its folder, its config.json, or org/name[@revision] on the Hub."),
         "target-arch": click.option("--target-arch", default="", metavar="CLASS",
@@ -83,6 +85,7 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
 
 _COMMON = (
     *(
+        "dialect",
         "target",
         "target-arch",
         "aux",
@@ -230,6 +233,7 @@ def _request(options: dict[str, Any], find_wiring: bool = False, **more: Any) ->
         engines=options["engines"],
         target=options["target"],
         target_arch=options["target_arch"],
+        dialect=options["dialect"],
         aux=points["aux"],
         given=_given(options["given"]),
         wish=Wish(
@@ -263,8 +267,13 @@ def _given(words: tuple[str, ...]) -> dict[str, Any]:
             given[name] = value.lower() == "true"
         elif name == "rope_theta" and _positive(value) is not None:
             given[name] = _positive(value)
+        elif name == "rope_scaling" and value in ("none", "config"):
+            given[name] = value
         else:
-            raise UsageError(f"--set {word}: expected one of {', '.join(_FLAGS)}=true|false, or rope_theta=NUMBER")
+            flags = ", ".join(_FLAGS)
+            raise UsageError(
+                f"--set {word}: expected one of {flags}=true|false, rope_theta=NUMBER or rope_scaling=none|config"
+            )
     return given
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from converter.checks.engine import CAPTURE_FAILS
 from converter.rules import loading
+from converter.rules.dialect import in_order
 from converter.rules.engine import EngineRelease, all_releases, known_releases
 from converter.rules.targets import architectures, target_rule
 
@@ -15,21 +16,25 @@ _ID_RULES = {
     "plus_one": "id k is capture point k + 1, the output of the 0-based layer k",
     "plus_one_if_first_is_one": "id k is point k + 1 where the first id is 1, else point k",
     "literal_if_max_is_last": "id k is point k where the largest id is the number of layers, else point k + 1",
+    "plus_one_ascending": "id k is capture point k + 1, in layer order whatever the order of the ids",
+    "ascending": "id k is capture point k, in layer order whatever the order of the ids",
     "ids_ignored": "ids in the config are not read; the default points are captured",
     "unknown": "nobody has verified what ids mean for this class",
 }
 
 
 def dialects() -> list[dict[str, Any]]:
-    """Every dialect: name, what tells it, its id convention and the fields that it may leave out."""
+    """Every dialect in the order in which they are asked: name, marks, id convention, fields that it may leave out."""
     result = []
-    for name in loading.names("dialects"):
+    told_by = {row["dialect"]: row["told_by"] for row in loading.load("", "recognition")["order"]}
+    for name in in_order():
         document = loading.load("dialects", name)
         result.append(
             {
                 "dialect": name,
                 "title": document["title"],
                 "recognised_by": list(document["recognise"]),
+                "told_by": told_by.get(name, "the marks of its rules"),
                 "ids": dict(document["ids"]),
                 "vocabulary_map": document["vocabulary_map"],
                 "defaults": _sources(document["fields"], "default"),
@@ -98,7 +103,10 @@ def dialects_text() -> str:
     lines = []
     for d in dialects():
         ids = f"ids {d['ids']['rule']}, default {d['ids'].get('default', 'none')}; d2t as {d['vocabulary_map']}"
-        lines.append(f"{d['dialect']:<14}{ids}")
+        lines += [f"{d['dialect']:<14}{ids}", f"{'':<16}told by {d['told_by']}"]
+        lines.append(f"{'':<16}{_ID_RULES[d['ids']['rule']]}")
+        if "perhaps" in d["ids"]:
+            lines.append(f"{'':<16}perhaps {_ID_RULES[d['ids']['perhaps']['rule']]}: the files do not tell (A109)")
         for field, rule in d["defaults"].items():
             source = f"  ({rule['source']})" if rule["source"] else ""
             lines.append(f"{'':<16}{field} = {_words(rule['value'])} where absent{source}")

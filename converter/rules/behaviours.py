@@ -11,7 +11,7 @@ All are total: a value that they cannot take raises Unreadable with what was exp
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from converter.checkpoint.header import DTYPE_NAMES
@@ -150,6 +150,20 @@ def rope_parameters_first(field: str, node: Any, values: Values) -> Rope | None:
     return rope
 
 
+def rope_base_10000(field: str, node: Any, values: Values) -> Rope | None:
+    """As rope_parameters_first, for trainers that leave the base at 10000 whatever it says.
+
+    Kinds that they do not know, and interleaved mrope, which has a class of its own, are taken as they stand.
+    """
+    rope = rope_parameters_first(field, node, values)
+    other = (
+        rope is None
+        or rope.kind not in ("default", "linear", "dynamic")
+        or "mrope_interleaved" in dict(rope.parameters)
+    )
+    return rope if rope is None or other else replace(rope, theta=10000.0)
+
+
 def rope_flat(field: str, node: Any, values: Values) -> Rope | None:
     """`rope_theta` and `rope_scaling` only; None where neither is there."""
     if not isinstance(node, dict):
@@ -196,6 +210,7 @@ READERS: Mapping[str, Callable[[str, Any, Values], Any]] = {
     "ids": integers,
     "rope_parameters_first": rope_parameters_first,
     "rope_flat": rope_flat,
+    "rope_base_10000": rope_base_10000,
     "windows_by_layer_types": windows_by_layer_types,
 }
 

@@ -10,9 +10,10 @@ from converter.checkpoint.header import DTYPE_NAMES
 from converter.checkpoint.reader import Checkpoint
 from converter.drafter.drafter import Provenance
 from converter.drafter.quantised import companion_of, weight_of
-from converter.drafter.spec import DrafterSpec, Origin
+from converter.drafter.spec import DrafterSpec, Origin, Rope
 from converter.drafter.target import Target
 from converter.drafter.vocab import Form
+from converter.errors import UsageError
 from converter.findings import Finding, error, note, warning
 from converter.rules import loading
 from converter.rules.fields import IdMeaning, leaves, lookup, read_spec
@@ -45,20 +46,53 @@ class Recognition:
     refusal: Finding | None
 
 
-def recognise(config: Mapping[str, Any], tensors: Iterable[str]) -> Recognition:
-    """Find the dialect whose `recognise` conditions the config meets, or say what else the checkpoint is."""
-    for name in loading.names("dialects"):
-        document = loading.load("dialects", name)
-        for other in document.get("refuse", ()):
-            if _meets(config, other):
-                return Recognition(None, _refused(document["title"], other, config))
-        if any(_meets(config, condition) for condition in document["recognise"]):
-            return Recognition(_of(document, config), None)
+def recognise(config: Mapping[str, Any], tensors: Iterable[str], forced: str = "") -> Recognition:
+    """Find the dialect of a checkpoint, or say what else it is; `forced` names it (--dialect) and outranks its marks.
+
+    Dialects are asked in the order of mappings/recognition.yaml, those that are not listed there (the user's) first.
+    Raises UsageError where no dialect is called `forced`.
+    """
+    if forced:
+        return Recognition(_of(_document(forced), config), None)
     names = list(tensors)
-    for kind in loading.load("", "others")["kinds"]:
-        if all(_holds(group, config, names) for group in kind["all"]):
+    documents = [loading.load("dialects", name) for name in in_order()]
+    for document in documents:
+        for other in document.get("refuse", ()):
+            if _shows(other, config, ()):
+                return Recognition(None, _refused(document["title"], other, config))
+    others = loading.load("", "others")
+    for form in others["forms"]:
+        if _all_hold(form["all"], config, names):
+            return Recognition(None, _unconverted(form))
+    bare = [name.removeprefix(wrapper_of(names)) for name in names]
+    for document in documents:
+        if any(_marked(mark, config, bare) for mark in document["recognise"]):
+            return Recognition(_of(document, config), None)
+    for kind in others["kinds"]:
+        if _all_hold(kind["all"], config, names):
             return Recognition(None, _something_else(kind["title"]))
     return Recognition(None, None)
+
+
+def in_order() -> list[str]:
+    listed: list[str] = [row["dialect"] for row in loading.load("", "recognition")["order"]]
+    return [name for name in loading.names("dialects") if name not in listed] + listed
+
+
+def _document(name: str) -> Mapping[str, Any]:
+    known = loading.names("dialects")
+    if name not in known:
+        raise UsageError(f"--dialect {name}: expected one of {', '.join(known)}")
+    return loading.load("dialects", name)
+
+
+def _marked(mark: Mapping[str, Any], config: Mapping[str, Any], names: Sequence[str]) -> bool:
+    """One way to tell a dialect: a condition, or groups of them that must all hold."""
+    return _all_hold(mark["all"], config, names) if "all" in mark else _shows(mark, config, names)
+
+
+def _all_hold(groups: Sequence[Mapping[str, Any]], config: Mapping[str, Any], names: Sequence[str]) -> bool:
+    return all(_holds(group, config, names) for group in groups)
 
 
 def _holds(group: Mapping[str, Any], config: Mapping[str, Any], names: Sequence[str]) -> bool:
@@ -73,7 +107,18 @@ def _shows(condition: Mapping[str, Any], config: Mapping[str, Any], names: Seque
     value = lookup(config, condition["key"])
     if isinstance(value, list) and value:
         value = value[0]
-    return value is not None if "one_of" not in condition else value in condition["one_of"]
+    if condition.get("absent"):
+        return value is None
+    if "equals" in condition:
+        return type(value) is type(condition["equals"]) and bool(value == condition["equals"])
+    if "one_of" in condition:
+        return value in condition["one_of"]
+    return value is not None and ("none_of" not in condition or value not in condition["none_of"])
+
+
+def _unconverted(form: Mapping[str, Any]) -> Finding:
+    return error("F116", f"this is {form['title']}, which is not converted", where="config.json and tensor names",
+                 why=form["why"])  # fmt: skip
 
 
 def _something_else(title: str) -> Finding:
@@ -100,13 +145,6 @@ def _is_release(text: str) -> bool:
     except InvalidVersion:
         return False
     return True
-
-
-def _meets(config: Mapping[str, Any], condition: Mapping[str, Any]) -> bool:
-    value = lookup(config, condition["key"])
-    if "equals" in condition:
-        return bool(value == condition["equals"])
-    return value in condition["one_of"] if isinstance(value, str) else False
 
 
 def _refused(title: str, condition: Mapping[str, Any], config: Mapping[str, Any]) -> Finding:
@@ -155,13 +193,13 @@ def read(
     tensors: dict[str, str] = {}
     dropped: dict[str, str] = {}
     findings: list[Finding] = []
-    prefix = _wrapper(list(checkpoint.tensors))
+    prefix = wrapper_of(list(checkpoint.tensors))
     if prefix:
         findings.append(_unwrapped(prefix, len(checkpoint.tensors)))
-    for name in checkpoint.tensors:
-        bare = name.removeprefix(prefix)
-        canonical = _canonical(rules["tensors"], bare)
-        drop = first_match(rules.get("drop", {}), bare)
+    bare = [name.removeprefix(prefix) for name in checkpoint.tensors]
+    for name, own in zip(checkpoint.tensors, bare, strict=True):
+        canonical = _canonical(rules["tensors"], own)
+        drop = first_match(rules.get("drop", {}), own)
         if canonical is not None and canonical not in tensors:
             tensors[canonical] = name
         elif drop is not None:
@@ -175,7 +213,10 @@ def read(
     if spec is not None and "rope_theta" in fields:
         origins = {**spec.origins, "rope": Origin("given", "on the command line")}
         spec = replace(spec, rope=replace(spec.rope, theta=fields["rope_theta"]), origins=origins)
-    findings += [*reading.findings, *_unknown_keys(dialect, config), *_cautions(dialect, config, checkpoint)]
+    if spec is not None and fields.get("rope_scaling") == "none":
+        origins = {**spec.origins, "rope": Origin("given", "on the command line")}
+        spec = replace(spec, rope=Rope(spec.rope.theta), origins=origins)
+    findings += [*reading.findings, *_unknown_keys(dialect, config), *_cautions(dialect, config, fields, bare)]
     findings += _release_known(dialect, config)
     facts = {key: lookup(config, path) for key, path in rules.get("provenance", {}).items()}
     present = {key: lookup(config, key) for key in rules.get("carry", ())}
@@ -197,7 +238,7 @@ def _canonical(table: Mapping[str, str], name: str) -> str | None:
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "draft_model.", "model.")
 
 
-def _wrapper(names: Sequence[str]) -> str:
+def wrapper_of(names: Sequence[str]) -> str:
     """The prefix that every tensor bears, "" where there is none: cutting one off some names would corrupt them."""
     prefix = ""
     while names:
@@ -234,13 +275,25 @@ def _release_known(dialect: Dialect, config: Mapping[str, Any]) -> list[Finding]
     ]
 
 
-def _cautions(dialect: Dialect, config: Mapping[str, Any], checkpoint: Checkpoint) -> list[Finding]:
-    """Known faults of the releases that wrote such a checkpoint, which nothing in it shows."""
-    names = list(checkpoint.tensors)
+_CAUTIONS = {"lost": "C206", "meaning": "C215", "unlike": "C216"}
+
+
+def _cautions(dialect: Dialect, config: Mapping[str, Any], given: Mapping[str, Any], names: list[str]) -> list[Finding]:
+    """Known faults of the releases that wrote such a checkpoint, which nothing in it shows; none about a field that the
+    user has set."""
+    release = dialect.rules.get("release", {}).get("key", "config.json")
     return [
-        warning("C206", caution["message"], where=dialect.rules["release"]["key"], why=caution["why"])
+        warning(
+            _CAUTIONS[caution.get("kind", "lost")],
+            caution["message"],
+            where=caution.get("where", release),
+            why=caution["why"],
+            fix=tuple(caution.get("fix", ())),
+        )
         for caution in dialect.rules.get("cautions", ())
-        if all(_shows(condition, config, names) for condition in caution["when"])
+        if caution.get("unless_set") not in given
+        and all(_shows(c, config, names) for c in caution["when"])
+        and not any(_shows(c, config, names) for c in caution.get("unless", ()))
     ]
 
 
@@ -285,7 +338,7 @@ def _unknown_tensor(dialect: Dialect, name: str, twin: str | None) -> Finding:
 
 def _unknown_keys(dialect: Dialect, config: Mapping[str, Any]) -> list[Finding]:
     rules = dialect.rules
-    known = {condition["key"] for condition in rules["recognise"]}
+    known = {mark["key"] for mark in rules["recognise"] if "key" in mark}
     known |= {*rules.get("ignore", {}), *rules.get("provenance", {}).values(), *rules.get("carry", ())}
     known |= {rules["release"]["key"]} if "release" in rules else set()
     for rule in rules["fields"].values():

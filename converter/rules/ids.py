@@ -32,11 +32,25 @@ def _literal_if_max_is_last(ids: Sequence[int], layers: int) -> Points:
     return tuple(ids) if ids and max(ids) == layers else _plus_one(ids, layers)
 
 
+def _plus_one_ascending(ids: Sequence[int], layers: int) -> Points:
+    """As plus_one, in layer order whatever the order of the list: the trainer collects states as the target computes
+    them (ModelOpt), and may list its ids unordered.
+    """
+    return tuple(sorted(i + 1 for i in ids))
+
+
+def _ascending(ids: Sequence[int], layers: int) -> Points:
+    """Ids are capture points, in layer order whatever the order of the list."""
+    return tuple(sorted(ids))
+
+
 RULES: Mapping[str, Callable[[Sequence[int], int], Points]] = {
     "plus_one": _plus_one,
     "literal": _literal,
     "plus_one_if_first_is_one": _plus_one_if_first_is_one,
     "literal_if_max_is_last": _literal_if_max_is_last,
+    "plus_one_ascending": _plus_one_ascending,
+    "ascending": _ascending,
 }
 # Rules under which no list of ids reaches a point of choice: the engine reads none, or nobody has read its code.
 WITHOUT_IDS = frozenset({"ids_ignored", "unknown"})
