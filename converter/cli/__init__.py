@@ -103,7 +103,7 @@ _COMMON = (
 _OUTPUT = ("report", "json", "verbose", "quiet")
 
 
-@eagle3.command("convert", context_settings=_CONTEXT)
+@eagle3.command("convert", context_settings=_CONTEXT, short_help="Convert a drafter into what an engine loads.")
 @click.argument("source", metavar="IN")
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
 @_options("engine", *_COMMON)
@@ -131,7 +131,7 @@ def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no
     show.run(run, "converted")
 
 
-@eagle3.command("validate", context_settings=_CONTEXT)
+@eagle3.command("validate", context_settings=_CONTEXT, short_help="Say which engines can serve a drafter.")
 @click.argument("source", metavar="DRAFTER")
 @_options("engine", *_COMMON)
 @click.option(
@@ -154,7 +154,7 @@ def validate_command(find_wiring: bool, **options: Any) -> None:
     show.run(run, "validated")
 
 
-@eagle3.command("explain", context_settings=_CONTEXT)
+@eagle3.command("explain", context_settings=_CONTEXT, short_help="Tell what a finding means.")
 @click.argument("code")
 def explain_command(code: str) -> None:
     """Tell what a finding means, how it comes about and how to mend it."""

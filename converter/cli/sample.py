@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FILE = click.Path(path_type=Path)
 
 
-@eagle3.command("sample", context_settings=_CONTEXT)
+@eagle3.command("sample", context_settings=_CONTEXT, short_help="Run a target and write its hidden states.")
 @click.option(
     "--target",
     type=_FILE,
