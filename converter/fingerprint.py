@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,8 @@ def target_fingerprint(folder: Path) -> str:
     weights = read_target_weights(folder, target.vocab_size or 1, target.hidden_size or 0)
     for table in (weights.embedding, weights.head) if weights is not None else ():
         if table is not None:
-            _add_rows(digest, table)
+            for row in _rows(table):
+                digest.update(row)
     return digest.hexdigest()
 
 
@@ -59,7 +61,7 @@ def _norms(checkpoint: Checkpoint) -> list[str]:
     )
 
 
-def _add_rows(digest: hashlib._Hash, table: RowTable) -> None:
+def _rows(table: RowTable) -> Iterator[bytes]:
     last = table.shape[0] - 1
     for row in sorted({i * last // (_ROWS - 1) for i in range(_ROWS)}):
-        digest.update(table.checkpoint.read(table.name, row).tobytes())
+        yield table.checkpoint.read(table.name, row).tobytes()

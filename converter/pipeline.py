@@ -89,6 +89,7 @@ class Report:
     outcome   converted, refused, planned (--dry-run) or validated
     told           hears what a long proof is at
     points_known   False where a search of the wiring goes on without capture points
+    other_meaning  that the ids may mean other points, said unless the sample decides
     search         what it found; `declared` is the wiring that the input states
     """
 
@@ -106,6 +107,7 @@ class Report:
     proof: Proof | None = None
     sample: Sample | None = None
     points_known: bool = True
+    other_meaning: list[Finding] = field(default_factory=list)
     search: Judgement | None = None
     declared: Wiring | None = None
     written: list[WrittenFile] = field(default_factory=list)
@@ -328,8 +330,11 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
     quantised = quantised_weights(checkpoint, reading.tensors)
     findings += check_tensors(spec, checkpoint, reading.tensors, quantised, bool(reading.carried))
     findings += check_points(spec, checkpoint.tensors[fc].info.shape if fc else None, report.target, stated)
-    if not report.request.wish.sample:  # which decides
-        findings += _other_meaning(dialect, reading, spec, report.target)
+    other_meaning = list(_other_meaning(dialect, reading, spec, report.target))
+    if report.request.wish.sample is None:
+        findings += other_meaning
+    else:  # which may decide
+        report.other_meaning = other_meaning
     findings += check_target(spec, reading.provenance, report.target)
     if report.target.layers is None:
         findings.append(_depth_unknown(spec))
@@ -534,6 +539,10 @@ def _prove(report: Report, engines: Sequence[EngineFiles], refused: Sequence[Eng
         else:
             verdict.append(finding)
     _add(report, [replace(f, caused_by=_cause(report, f)) if f.code == "N102" else f for f in proof.findings])
+    # States that were named by the very ids in question cannot say what these mean.
+    named = report.sample is not None and (report.sample.labelled or wish.sample_points is not None)
+    if not named or proof.level in ("none", "agreement"):
+        _add(report, report.other_meaning)
 
 
 def _sample(report: Report) -> Sample | None:

@@ -553,3 +553,14 @@ def test_aux_norms(layer: str, tmp_path: Path) -> None:
     assert report.outcome == "converted" and report.proof is not None and expected.proof is not None
     assert report.proof.scores == expected.proof.scores and report.proof.level == "anchored"
     assert "C204" not in codes(report) and "A109" in codes(check(source))
+
+
+def test_states_that_the_ids_named_do_not_say_what_the_ids_mean(tmp_path: Path) -> None:
+    """A trainer's folder is labelled by the drafter's own ids, whichever way these are read."""
+    from tests.test_wiring import trainers_folder
+
+    folder = trainers_folder(tmp_path, (1, 3, 5, 6))
+    source = PRODUCERS / "specforge_hf"
+    assert "A109" in codes(check(source, "sglang", sample=folder))
+    assert "A109" not in codes(check(source, "sglang", sample=folder, sample_points=(1, 3, 5, 6)))
+    assert "A109" not in codes(check(source, "sglang", sample=SAMPLE))

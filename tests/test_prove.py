@@ -247,3 +247,14 @@ def test_a_rope_theta_given_by_the_user_is_what_is_written(tmp_path: Path) -> No
     report = run(DRAFTERS / "a_plain", tmp_path / "out", given={"rope_theta": 5e5})
     assert report.plan is not None and report.plan.spec.rope.theta == 5e5
     assert report.plan.spec.origins["rope"].how == "given"
+
+
+def test_a_text_that_is_all_that_is_known_is_no_greedy_text(tmp_path: Path) -> None:
+    """Without the target's choices the labels are the text, which then looks greedy throughout."""
+    from tests.test_wiring import trainers_folder
+
+    folder = trainers_folder(tmp_path, (1, 3, 5, 6))
+    report = check(DRAFTERS / "a_plain", "sglang", sample=folder, target=TARGET / "config.json")
+    assert report.sample is not None and report.sample.labels == "text" and "F128" in codes(report)
+    assert report.proof is not None and report.proof.scores is not None
+    assert [a.exact for a in report.proof.scores.acceptance] == [False] * 3

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,17 +50,15 @@ class Runner:
 
     def run(self, given: Input, seed: int) -> Captured:
         """Raises InputError F134 where the target stops with an error, e.g. for want of memory."""
-        try:
-            torch.manual_seed(seed)
-            return self._answer(given) if given.new else self._text(given.tokens)
-        except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as problem:
-            memory = isinstance(problem, torch.OutOfMemoryError)
-            fix = "fewer --max-new-tokens and --max-prompt-tokens, or --device cpu" if memory else "check the target"
-            message = shortened((str(problem).splitlines() or [type(problem).__name__])[0])
-            raise InputError(error("F134", f"the target cannot be run: {message}", fix=(fix,))) from problem
+        torch.manual_seed(seed)
+        return self._answer(given) if given.new else self._text(given.tokens)
+
+    def _capture(self, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+        with _running():
+            return capture(self._model, self._stops, tokens, self._points)
 
     def _text(self, tokens: Sequence[int]) -> Captured:
-        states, choices = capture(self._model, self._stops, tokens, self._points)
+        states, choices = self._capture(tokens)
         counts = torch.ones(len(tokens), dtype=torch.uint8)
         counts[0] = 0  # nothing foretold it
         return Captured(torch.tensor(tokens), states, counts, choices)
@@ -69,7 +68,7 @@ class Runner:
         tokens = self._generate(given.tokens, most)
         replaced = 0
         while True:
-            states, choices = capture(self._model, self._stops, tokens, self._points)
+            states, choices = self._capture(tokens)
             wrong = self._first_other(tokens, choices, start) if self._greedy else None
             if wrong is None:
                 break
@@ -96,8 +95,21 @@ class Runner:
         if len(tokens) >= most:
             return tuple(tokens)
         ids = torch.tensor([list(tokens)], device=input_device(self._model))
-        out = self._model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=most - len(tokens))
+        with _running():
+            out = self._model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=most - len(tokens))
         return tuple(out[0].tolist())
+
+
+@contextmanager
+def _running() -> Iterator[None]:
+    """Only the target's own code runs in here: what it raises is said of it, and of nothing of ours."""
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as problem:
+        memory = isinstance(problem, torch.OutOfMemoryError)
+        fix = "fewer --max-new-tokens and --max-prompt-tokens, or --device cpu" if memory else "check the target"
+        message = shortened((str(problem).splitlines() or [type(problem).__name__])[0])
+        raise InputError(error("F134", f"the target cannot be run: {message}", fix=(fix,))) from problem
 
 
 def _generation(own: Any, tokenizer: Any, greedy: bool) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from converter.drafter.points import as_option, parse_points
 from converter.drafter.target import Target
 from converter.errors import UsageError
+from converter.rules.behaviours import POINTS
 from converter.rules.dialect import read, recognise
 from converter.seal import read_seal
 from converter.source import open_source
@@ -52,8 +53,8 @@ def points_of_drafter(drafter: Path, target: Target) -> tuple[int, ...]:
 
 
 def _usual(last: int) -> tuple[int, ...]:
-    """What trainers (2, half, L-3) and engines (one layer up) take where nobody says otherwise."""
-    return (2, last // 2, last - 3, 3, last // 2 + 1, last - 2)
+    """What trainers and engines take where nobody says otherwise."""
+    return tuple(point for default in POINTS.values() for point in default(last))
 
 
 def _within(points: Iterable[int], last: int) -> None:

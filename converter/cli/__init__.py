@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from converter.version import __version__
+from converter.cli.common import CONTEXT, VERSION, fail, interruptible
+from converter.cli.sample import sample_command
+from converter.drafter.spec import NORM_FLAGS
 
 if TYPE_CHECKING:
     from converter.pipeline import Report, Request
 
-_CONTEXT = {"help_option_names": ["-h", "--help"]}
-_VERSION = click.version_option(__version__, prog_name="eagle3-convert")
 
-
-@click.group(context_settings=_CONTEXT)
-@_VERSION
+@click.group(context_settings=CONTEXT)
+@VERSION
 def eagle3() -> None:
     """Convert EAGLE-3 draft models and prove that the engine will compute what was trained."""
 
@@ -103,7 +101,7 @@ _COMMON = (
 _OUTPUT = ("report", "json", "verbose", "quiet")
 
 
-@eagle3.command("convert", context_settings=_CONTEXT, short_help="Convert a drafter into what an engine loads.")
+@eagle3.command("convert", context_settings=CONTEXT, short_help="Convert a drafter into what an engine loads.")
 @click.argument("source", metavar="IN")
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
 @_options("engine", *_COMMON)
@@ -112,7 +110,7 @@ _OUTPUT = ("report", "json", "verbose", "quiet")
 @click.option("--dry-run", is_flag=True, help="Check and print the plan; write nothing.")
 @click.option("--no-digest", is_flag=True, help="Write without digests: faster, and a weaker seal.")
 @_options(*_OUTPUT)
-@_VERSION
+@VERSION
 def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no_digest: bool, **options: Any) -> None:
     """Convert the drafter IN (a folder or a safetensors file) into the folder OUT.
 
@@ -131,7 +129,7 @@ def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no
     show.run(run, "converted")
 
 
-@eagle3.command("validate", context_settings=_CONTEXT, short_help="Say which engines can serve a drafter.")
+@eagle3.command("validate", context_settings=CONTEXT, short_help="Say which engines can serve a drafter.")
 @click.argument("source", metavar="DRAFTER")
 @_options("engine", *_COMMON)
 @click.option(
@@ -140,7 +138,7 @@ def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no
     help="Search the sample for the wiring that the drafter was trained with: points, flags, vocabulary map.",
 )
 @_options(*_OUTPUT)
-@_VERSION
+@VERSION
 def validate_command(find_wiring: bool, **options: Any) -> None:
     """Check the drafter DRAFTER and say for each engine whether it can be served."""
     show = _Show(options)
@@ -154,7 +152,7 @@ def validate_command(find_wiring: bool, **options: Any) -> None:
     show.run(run, "validated")
 
 
-@eagle3.command("explain", context_settings=_CONTEXT, short_help="Tell what a finding means.")
+@eagle3.command("explain", context_settings=CONTEXT, short_help="Tell what a finding means.")
 @click.argument("code")
 def explain_command(code: str) -> None:
     """Tell what a finding means, how it comes about and how to mend it."""
@@ -163,13 +161,13 @@ def explain_command(code: str) -> None:
     try:
         click.echo(explain(code))
     except KeyError:
-        _fail(2, f"there is no finding {code}; codes are a letter and three digits, e.g. K103")
+        fail(2, f"there is no finding {code}; codes are a letter and three digits, e.g. K103")
 
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@eagle3.command("dialects", context_settings=_CONTEXT)
+@eagle3.command("dialects", context_settings=CONTEXT)
 @_JSON
 def dialects_command(as_json: bool) -> None:
     """List the dialects that can be read, with their conventions."""
@@ -178,12 +176,12 @@ def dialects_command(as_json: bool) -> None:
     click.echo(json.dumps(rules.dialects(), indent=2) if as_json else rules.dialects_text())
 
 
-@eagle3.group("engines", context_settings=_CONTEXT)
+@eagle3.group("engines", context_settings=CONTEXT)
 def engines_group() -> None:
     """What is known of serving engines."""
 
 
-@engines_group.command("list", context_settings=_CONTEXT)
+@engines_group.command("list", context_settings=CONTEXT)
 @click.argument("engine", required=False, metavar="[NAME[==RELEASE]]")
 @_JSON
 def engines_list_command(engine: str | None, as_json: bool) -> None:
@@ -198,7 +196,7 @@ def engines_list_command(engine: str | None, as_json: bool) -> None:
     try:
         releases = resolve(engine)
     except UsageError as problem:
-        _fail(2, str(problem))
+        fail(2, str(problem))
     if as_json:
         click.echo(json.dumps([rules.engine(r) for r in releases], indent=2))
     else:
@@ -253,9 +251,6 @@ def _request(options: dict[str, Any], find_wiring: bool = False, **more: Any) ->
     )
 
 
-_FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-
-
 def _given(words: tuple[str, ...]) -> dict[str, Any]:
     """The fields of --set."""
     from converter.errors import UsageError
@@ -263,14 +258,14 @@ def _given(words: tuple[str, ...]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for word in words:
         name, _, value = word.partition("=")
-        if name in _FLAGS and value.lower() in ("true", "false"):
+        if name in NORM_FLAGS and value.lower() in ("true", "false"):
             given[name] = value.lower() == "true"
         elif name == "rope_theta" and _positive(value) is not None:
             given[name] = _positive(value)
         elif name == "rope_scaling" and value in ("none", "config"):
             given[name] = value
         else:
-            flags = ", ".join(_FLAGS)
+            flags = ", ".join(NORM_FLAGS)
             raise UsageError(
                 f"--set {word}: expected one of {flags}=true|false, rope_theta=NUMBER or rope_scaling=none|config"
             )
@@ -308,14 +303,14 @@ class _Show:
 
         try:
             self._check_file()
-            with _interruptible():
+            with interruptible():
                 report = work()
             self._write(report)
         except Eagle3Error as problem:
             self._failed(problem)
             sys.exit(problem.exit_code)
         except KeyboardInterrupt:
-            _fail(130, "interrupted; OUT is whole: as it was before, or new")
+            fail(130, "interrupted; OUT is whole: as it was before, or new")
         except OSError as problem:
             failure = OutputError(f"{problem.filename or 'the system'}: {problem.strerror or problem}")
             self._failed(failure)
@@ -431,23 +426,7 @@ def _reader_may_leave() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM unwinds like Ctrl-C, so that the staging folder is removed."""
-
-    def stop(*_: Any) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _fail(code: int, message: str) -> NoReturn:
-    click.echo(f"error  {message}", err=True)
-    sys.exit(code)
+eagle3.add_command(sample_command)
 
 
 def main() -> None:
@@ -463,7 +442,3 @@ def convert_main() -> None:
 def validate_main() -> None:
     """The console script `eagle3-validate`: the same as `eagle3 validate`."""
     validate_command()
-
-
-# Last: it adds its command to the group above.
-from converter.cli import sample as _sample  # noqa: E402, F401

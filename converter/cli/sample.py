@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from converter.cli import _CONTEXT, _VERSION, _fail, _interruptible, eagle3
+from converter.cli.common import CONTEXT, VERSION, fail, interruptible
 
 if TYPE_CHECKING:
     from converter.capture.make import Made, Plan
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FILE = click.Path(path_type=Path)
 
 
-@eagle3.command("sample", context_settings=_CONTEXT, short_help="Run a target and write its hidden states.")
+@click.command("sample", context_settings=CONTEXT, short_help="Run a target and write its hidden states.")
 @click.option(
     "--target",
     type=_FILE,
@@ -87,7 +87,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("-o", "--out", type=_FILE, required=True, metavar="FILE", help="The sample (safetensors).")
 @click.option("--force", is_flag=True, help="Replace FILE.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
-@_VERSION
+@VERSION
 def sample_command(quiet: bool, no_chat_template: bool, **options: Any) -> None:
     """Run a target on prompts or a text and write its hidden states to FILE, for eagle3-convert --sample.
 
@@ -99,10 +99,10 @@ def sample_command(quiet: bool, no_chat_template: bool, **options: Any) -> None:
     request = Request(chat_template=not no_chat_template, **options)
     show = _Show(request.out, quiet)
     try:
-        with _interruptible():
+        with interruptible():
             made = make_sample(request, show)
     except KeyboardInterrupt:
-        _fail(130, f"interrupted; {show.kept()}")
+        fail(130, f"interrupted; {show.kept()}")
     except Eagle3Error as problem:
         show.failed(problem)
     except OSError as problem:

@@ -105,6 +105,9 @@ class DrafterSpec:
         return self.num_points * self.target_hidden_size == self.hidden_size
 
 
+# The flags of a wiring: which norms there are and what they feed.
+NORM_FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+
 FIELDS: tuple[str, ...] = tuple(f.name for f in fields(DrafterSpec) if f.name != "origins")
 
 

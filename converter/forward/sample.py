@@ -84,6 +84,11 @@ class Sample:
     notes: tuple[Finding, ...] = ()
 
     @property
+    def labelled(self) -> bool:
+        """Whether the file itself says which points its states are."""
+        return self.form == OWN
+
+    @property
     def positions(self) -> int:
         """Positions that step 0 is scored on."""
         return sum(int(s.counts[1:].sum()) for s in self.sequences)

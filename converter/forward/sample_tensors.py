@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,6 +12,9 @@ from torch import Tensor
 from converter.checkpoint.header import FLOATS, INTEGERS
 from converter.checkpoint.reader import Checkpoint
 from converter.forward.sample_forms import HIDDEN_STATES, OWN, Opened, Stored, natural, no_sample, unfit
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _NEXT = ("target_next", "target_greedy_next")
 
@@ -26,8 +28,8 @@ def open_tensors(path: Path, checkpoint: Checkpoint) -> Opened | None:
     return None
 
 
-def _as_torch(checkpoint: Checkpoint, name: str, read: Callable[[], Any]) -> Tensor:
-    values = torch.from_numpy(read().copy())
+def _as_torch(checkpoint: Checkpoint, name: str, stored: NDArray[Any]) -> Tensor:
+    values = torch.from_numpy(stored.copy())
     dtype = checkpoint.tensors[name].info.dtype
     if dtype == "F8_E4M3":
         return values.view(torch.float8_e4m3fn)
@@ -46,8 +48,7 @@ class _Planes:
     coarse: bool = False
 
     def rows(self, index: int, start: int, stop: int) -> Tensor:
-        read = lambda: self.checkpoint.part_rows(self.name, index, start, stop - start)  # noqa: E731
-        return _as_torch(self.checkpoint, self.name, read)
+        return _as_torch(self.checkpoint, self.name, self.checkpoint.part_rows(self.name, index, start, stop - start))
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class _Columns:
         return values.to(torch.bfloat16) * scales.to(torch.bfloat16)
 
     def _read(self, name: str, start: int, stop: int) -> Tensor:
-        return _as_torch(self.checkpoint, name, lambda: self.checkpoint.rows(name, start, stop - start))
+        return _as_torch(self.checkpoint, name, self.checkpoint.rows(name, start, stop - start))
 
 
 def _own(path: Path, checkpoint: Checkpoint) -> Opened:
@@ -99,7 +100,7 @@ def _own_sequence(path: Path, checkpoint: Checkpoint, name: str) -> Stored:
         raise unfit(path, name, states.shape, lengths)
     if states.dtype not in FLOATS:
         raise no_sample(path, f"the states of {name} are {states.dtype}, not floating point")
-    tokens, mask, choices = (_as_torch(checkpoint, n, lambda n=n: checkpoint.read(n)) for n in needed)  # type: ignore[misc]
+    tokens, mask, choices = (_as_torch(checkpoint, n, checkpoint.read(n)) for n in needed)
     planes = _Planes(checkpoint, f"{name}.hidden_states", *states.shape)
     return Stored(name, path, tokens.long(), mask.bool(), choices.long(), planes)
 
@@ -128,5 +129,5 @@ def _hidden_states(path: Path, checkpoint: Checkpoint) -> Opened:
         raise no_sample(path, f"its states are {states.dtype}, not floating point")
     length, count, width = states.shape
     columns = _Columns(checkpoint, "hidden_states", scales, count, length, width)
-    ids = _as_torch(checkpoint, "token_ids", lambda: checkpoint.read("token_ids")).long()
+    ids = _as_torch(checkpoint, "token_ids", checkpoint.read("token_ids")).long()
     return Opened(path, HIDDEN_STATES, {}, (Stored(path.stem, path, ids, None, None, columns),))

@@ -21,6 +21,7 @@ from converter.forward.evaluate import Side
 from converter.forward.states import States
 from converter.forward.wiring import FLAGS, Wiring, declared, neighbours
 from converter.forward.wiring_scores import Stretch, WiringScorer, groups, stretches
+from converter.rules.behaviours import POINTS
 
 STAGES = (128, 384, 512)  # positions of the first group, of the second, of each further one
 _EXHAUSTIVE = 800  # choices of points that are all tried; beyond, they are climbed
@@ -205,7 +206,8 @@ class Judge:
     def _starts(self, points: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Points of usual trainers in the order of fc's blocks, where the sample has them."""
         last, count = max(self._alternatives.points), len(points)
-        usual = [(2, last // 2, last - 3), (3, last // 2 + 1, last - 2), (0, 3, last // 2 + 1), (1, last // 2, last)]
+        usual = [default(last) for default in POINTS.values()]
+        usual += [(0, *p[:-1]) for p in usual] + [(*p[1:], last) for p in usual]
         found = [points] + [p for p in usual if len(p) == count]
         spread = torch.linspace(0, len(self._alternatives.points) - 1, count).long().tolist()
         found.append(tuple(self._alternatives.points[i] for i in spread))

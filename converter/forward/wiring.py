@@ -8,10 +8,10 @@ from itertools import permutations
 from typing import Any
 
 from converter.drafter.points import as_option, describe_point, describe_points
-from converter.drafter.spec import DrafterSpec
+from converter.drafter.spec import NORM_FLAGS, DrafterSpec
 from converter.forward.damage import DAMAGES
 
-FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+FLAGS = NORM_FLAGS
 
 
 @dataclass(frozen=True)
