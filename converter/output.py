@@ -106,7 +106,6 @@ def _output(drafter: Drafter, tensor: TensorPlan, input_digests: dict[str, str])
                 yield apply(tensor.operations, part)
         input_digests[tensor.source] = digest.hexdigest()
         if made_of_map:
-            assert drafter.vocab is not None
-            yield MAP_OPERATIONS[tensor.operations[0].name](drafter.vocab, drafter.spec.vocab_size)
+            yield MAP_OPERATIONS[tensor.operations[0].name](drafter.map, drafter.spec.vocab_size)
 
     return OutputTensor(tensor.name, tensor.dtype, tensor.shape, stored, make)

@@ -26,16 +26,17 @@ from converter.drafter.quantised import quantised_weights
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.drafter.vocab import VocabularyMap, decide
-from converter.errors import InputError, OutputError
+from converter.errors import InputError, OutputError, UsageError
 from converter.findings import Finding, error, judge, note, stops
 from converter.output import Progress, check_out, not_finite, write_weights
 from converter.plan import Plan, make_plan
 from converter.proving import Wish, question_of, read_proof_sample, unwritten, written
 from converter.rules import loading
 from converter.rules.behaviours import POINTS
-from converter.rules.dialect import Dialect, DialectReading, read, recognise
+from converter.rules.dialect import Dialect, DialectReading, Recognition, read, recognise
 from converter.rules.engine import EngineRelease, nested, resolve
 from converter.rules.fields import lookup
+from converter.rules.forms import TrainerForm, as_written, check_writable, engine_dialect, names_engine, trainer_form
 from converter.rules.ids import points_of
 from converter.source import Source, open_source
 from converter.target import named_target, read_target
@@ -55,7 +56,8 @@ if TYPE_CHECKING:
 class Request:
     """What the user asked for; the options of the same names in `eagle3 convert --help`.
 
-    dialect   the dialect that IN is read as, whatever it looks like; "" leaves it to the marks of the files
+    dialect   the dialect that IN is read as, or the engine, whatever it looks like; "" leaves it to the files' marks
+    to        the dialect whose form is written; "" writes engines'
     engines   none: the newest SGLang where there is an OUT, the newest of every engine where there is none
     given     spec fields set by the user (--set), which outrank the config
     """
@@ -66,6 +68,7 @@ class Request:
     target: Path | None = None
     target_arch: str = ""
     dialect: str = ""
+    to: str = ""
     aux: tuple[int, ...] | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
     wish: Wish = field(default_factory=Wish)
@@ -131,6 +134,10 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
     """
     assert request.out is not None
     request.wish.check()
+    if request.to and request.engines:
+        raise UsageError("--to writes a trainer's form and --engine an engine's: give one of them")
+    if request.to:
+        check_writable(request.to)
     report = _read(request, told)
     if not request.dry_run:
         recover(normal(request.out))
@@ -230,23 +237,32 @@ def _points_unknown(search: Judgement | None) -> Finding:
 
 def _read(request: Request, told: Callable[[str], None]) -> Report:
     report = Report(request, told=told)
-    wanted = request.engines or (("sglang",) if request.out is not None else tuple(loading.names("engines")))
-    report.engines = [release for requirement in wanted for release in resolve(requirement)]
+    if not request.to:
+        wanted = request.engines or (("sglang",) if request.out is not None else tuple(loading.names("engines")))
+        report.engines = [release for requirement in wanted for release in resolve(requirement)]
     report.source = source = open_source(request.source)
-    if seal.read_seal(source.folder) is not None:
-        _add(report, [_own_output(source)])
+    sealed = seal.read_seal(source.folder)
+    served = names_engine(request.dialect)
+    if sealed is not None and not sealed.get("to") and not served:
+        _add(report, [_own_output(source, sealed)])
         return report
-    recognition = recognise(source.config, source.checkpoint.tensors, request.dialect)
-    if recognition.refusal is not None:
-        _add(report, [recognition.refusal])
-        return report
-    if recognition.dialect is None:
-        _add(report, [_unrecognised(source)])
-        return report
-    report.dialect = dialect = recognition.dialect
+    recognition = Recognition(None, None)
+    if not served:
+        recognition = recognise(source.config, source.checkpoint.tensors, request.dialect)
+        if recognition.refusal is not None:
+            _add(report, [recognition.refusal])
+            return report
+        if recognition.dialect is None:
+            _add(report, [_unrecognised(source)])
+            return report
     target = read_target(request.target) if request.target is not None else Target()
     if request.target_arch:
         target = replace(target, architecture=request.target_arch)
+    elif sealed is not None and not target.architecture:
+        target = replace(target, architecture=seal.text_at(sealed, "target.architecture"))
+    report.dialect = dialect = recognition.dialect or engine_dialect(request.dialect, target)
+    if sealed is not None and seal.still_is(sealed, source.folder, "config.json"):
+        report.dialect = dialect = as_written(dialect, seal.text_at(sealed, "to"))
     reading = read(dialect, source.config, source.checkpoint, target, request.aux, request.given)
     if request.wish.find_wiring:
         reading = _for_search(report, reading, target)
@@ -254,6 +270,10 @@ def _read(request: Request, told: Callable[[str], None]) -> Report:
         named = named_target("", reading.provenance)
         target = replace(named, layers=target.layers)
     report.target = target if target.name else replace(target, name=reading.provenance.target_name)
+    if request.to:
+        form = trainer_form(request.to, reading.provenance, report.target)
+        report.engines = [form]
+        _add(report, [_needed(form, key) for key in form.needed()])
     _add(report, reading.findings)
     if reading.spec is None:
         return report
@@ -282,16 +302,28 @@ def _for_search(report: Report, reading: DialectReading, target: Target) -> Dial
     return read(dialect, source.config, source.checkpoint, target, points or None, given)
 
 
-def _own_output(source: Source) -> Finding:
+def _own_output(source: Source, sealed: Mapping[str, Any]) -> Finding:
     """An output bears two conventions at once, and what a trainer's file would leave open was decided for it."""
-    document = seal.read_seal(source.folder) or {}
-    made_from = document.get("source", {}).get("given", "the trainer's own checkpoint")
+    made_from = seal.text_at(sealed, "source.given") or "the trainer's own checkpoint"
     return error(
         "F112",
         "this folder is an output of eagle3-convert, for an engine; a trainer's checkpoint is expected",
         where=str(source.folder / seal.NAME),
         why="nothing is said of whether it is in order",
-        fix=(f"give what it was made from: {made_from}",),
+        fix=(
+            f"give what it was made from: {made_from}",
+            "or have it read as an engine does that it was made for, e.g. --dialect sglang",
+        ),
+    )
+
+
+def _needed(form: TrainerForm, key: str) -> Finding:
+    return error(
+        "C230",
+        f"a {form.title} drafter names its target, and none is known",
+        where=key,
+        why="its trainer, and an engine that reads its form, look for the target there",
+        fix=("--target FOLDER, or org/name on the Hub",),
     )
 
 

@@ -19,8 +19,17 @@ from converter.drafter.spec import DrafterSpec, Origin
 from converter.drafter.target import Target
 from converter.findings import Finding, error, stops, warning
 from converter.rules.engine import ConfigEntry, EngineRelease
+from converter.rules.forms import TrainerForm
 from converter.source import Source
-from converter.transforms import CAST, CAST_DTYPES, MARKS_FROM_IDS, OFFSETS_FROM_IDS, PERMUTE_BLOCKS, Operation
+from converter.transforms import (
+    CAST,
+    CAST_DTYPES,
+    MAP_OPERATIONS,
+    MARKS_FROM_IDS,
+    OFFSETS_FROM_IDS,
+    PERMUTE_BLOCKS,
+    Operation,
+)
 
 # Files beside the weights that belong to the drafter and not to its training run.
 CARRIED = (
@@ -45,6 +54,11 @@ class TensorPlan:
     dtype: str
     shape: tuple[int, ...]
     operations: tuple[Operation, ...] = ()
+
+    @property
+    def made(self) -> bool:
+        """True of a map tensor that the input has only in another form (t2d from d2t)."""
+        return any(o.name in MAP_OPERATIONS for o in self.operations) and not self.source.endswith(self.canonical)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -80,8 +94,13 @@ class Plan:
     launch: Mapping[str, Any]
 
     @property
+    def form(self) -> TrainerForm | None:
+        """The dialect's form that is written (`--to`), None where it is engines'."""
+        return next((e for e in self.engines if isinstance(e, TrainerForm)), None)
+
+    @property
     def renamed(self) -> list[TensorPlan]:
-        return [t for t in self.tensors if t.name != t.source]
+        return [t for t in self.tensors if t.name != t.source and not t.made]
 
     @property
     def changed(self) -> list[TensorPlan]:
@@ -91,7 +110,8 @@ class Plan:
         """The published form (schemas/plan.schema.json)."""
         return {
             "schema": "eagle3-convert/plan/1",
-            "engines": [e.requirement for e in self.engines],
+            "engines": [e.requirement for e in self.engines if e is not self.form],
+            "to": self.form.requirement if self.form else "",
             "capture_points": list(self.spec.capture_points),
             "layer_ids": {engine: list(ids) for engine, ids in self.layer_ids.items()},
             "tensors": [t.as_json() for t in self.tensors],
@@ -230,16 +250,20 @@ def _plan_tensors(
                 TensorPlan(name, canonical, stored.name, file, change.dtype, change.shape, change.operations)
             )
 
-    identity = spec.draft_vocab_size == spec.vocab_size and (drafter.vocab is None or drafter.vocab.identity)
+    identity = not spec.reduced_vocabulary and (drafter.vocab is None or drafter.vocab.identity)
+    form = next((e for e in engines if isinstance(e, TrainerForm)), None)
+    maps = form.map_tensors(spec) if form else () if identity else ("d2t", "t2d")
     for stored in checkpoint.tensors.values():
         canonical = canonical_of.get(stored.name)
         if canonical is None:
             continue
         if canonical in ("d2t", "t2d"):
-            if identity:
+            if canonical in maps:
+                add(canonical, stored, _map_change(canonical, stored, drafter))
+            elif identity:
                 dropped[stored.name] = "draft and target vocabulary are the same, so there is nothing to map"
             else:
-                add(canonical, stored, _map_change(canonical, stored, drafter))
+                dropped[stored.name] = f"{form} has none; it follows from d2t"
             continue
         change = _Change(stored.info.dtype, stored.info.shape)
         if order != tuple(range(len(order))):
@@ -252,10 +276,18 @@ def _plan_tensors(
             operation = Operation(CAST, {"from": stored.info.dtype, "to": dtype})
             change = replace(change, dtype=dtype, operations=(*change.operations, operation))
         add(canonical, stored, change)
-    if drafter.vocab is not None and "d2t" not in drafter.tensors and not identity:
-        made_from = drafter.tensors["t2d" if drafter.vocab.source == "t2d" else "lm_head.weight"]
-        add("d2t", checkpoint.tensors[made_from], _map_change("d2t", checkpoint.tensors[made_from], drafter))
+    made_from = checkpoint.tensors[drafter.tensors[_holds_map(drafter)]]
+    for canonical in maps:
+        # Engines make do without t2d.
+        if canonical not in drafter.tensors and (canonical == "d2t" or form):
+            change = _map_change(canonical, made_from, drafter) if canonical == "d2t" else _marks(drafter)
+            add(canonical, made_from, change)
     return tuple(tensors), dropped
+
+
+def _holds_map(drafter: Drafter) -> str:
+    """The canonical tensor that the vocabulary map was read from; the head where none is stored."""
+    return {"offsets": "d2t", "ids": "d2t", "t2d": "t2d"}.get(drafter.map.source, "lm_head.weight")
 
 
 @dataclass(frozen=True)
@@ -267,15 +299,18 @@ class _Change:
 
 def _map_change(canonical: str, stored: StoredTensor, drafter: Drafter) -> _Change:
     """d2t goes out as int64 offsets; t2d as it is, but for a map that it had no part in."""
-    vocab, spec = drafter.vocab, drafter.spec
-    assert vocab is not None
+    vocab, spec = drafter.map, drafter.spec
     if canonical == "t2d":
         if vocab.source != "head":
             return _Change(stored.info.dtype, stored.info.shape)
-        return _Change("BOOL", (spec.vocab_size,), (Operation(MARKS_FROM_IDS, {"source": vocab.source}),))
+        return _marks(drafter)
     if vocab.source == "offsets" and stored.info.dtype == "I64":
         return _Change(stored.info.dtype, stored.info.shape)
     return _Change("I64", (spec.draft_vocab_size,), (Operation(OFFSETS_FROM_IDS, {"source": vocab.source}),))
+
+
+def _marks(drafter: Drafter) -> _Change:
+    return _Change("BOOL", (drafter.spec.vocab_size,), (Operation(MARKS_FROM_IDS, {"source": drafter.map.source}),))
 
 
 def _output_names(canonical: str, engines: Sequence[EngineRelease]) -> list[str]:

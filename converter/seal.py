@@ -15,6 +15,7 @@ from converter.errors import InputError
 from converter.findings import Finding
 from converter.plan import Plan
 from converter.rules import loading
+from converter.rules.fields import lookup
 from converter.version import __version__
 
 NAME = "eagle3-seal.json"
@@ -47,7 +48,9 @@ def make_seal(
         "engines": [
             {"engine": e.requirement, "proved_rules": e.proved, "newer_than_known": e.newer_than_known}
             for e in plan.engines
+            if e is not plan.form
         ],
+        "to": plan.form.requirement if plan.form else "",
         "rules": rule_digests(),
         "target": dict(target),
         "files": [{"name": f.name, "size": f.size, "sha256": f.sha256} for f in written],
@@ -100,6 +103,19 @@ def read_seal(folder: Path) -> dict[str, Any] | None:
     except InputError:
         return None
     return document if document.get("schema") == SCHEMA else None
+
+
+def text_at(document: Mapping[str, Any], path: str) -> str:
+    """The text at a dotted path of a seal that nobody has checked; "" where there is none."""
+    value = lookup(document, path)
+    return value if isinstance(value, str) else ""
+
+
+def still_is(document: Mapping[str, Any], folder: Path, name: str) -> bool:
+    """Whether a file is, byte for byte, the one that was sealed."""
+    files = document.get("files")
+    sealed = {f.get("name"): f.get("sha256") for f in files if isinstance(f, dict)} if isinstance(files, list) else {}
+    return sealed.get(name) == sha256_of(folder / name)
 
 
 def sealed_files(folder: Path) -> set[str] | None:

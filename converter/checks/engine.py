@@ -15,7 +15,7 @@ from converter.drafter.spec import DrafterSpec, Origin, differences
 from converter.drafter.target import Target
 from converter.findings import Finding, error, warning
 from converter.rules.engine import ConfigEntry, EngineRelease, EngineView, known_releases, nested
-from converter.rules.ids import NEEDS_LAYERS
+from converter.rules.ids import IGNORED, NEEDS_LAYERS
 from converter.rules.targets import TargetRule, architectures, capturing_releases
 
 # Spec attribute -> code of the finding that an engine does not honour or accept it.
@@ -31,6 +31,7 @@ CODES: Mapping[str, str] = {
     "mlp_bias": "K109",
     "layer_windows": "K110",
     "num_points": "K111",
+    "takes_embedding": "K121",
     "rope": "K112",
     "rope.kind": "K112",
     "rope.names": "K112",
@@ -96,7 +97,7 @@ def faults(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: 
     findings: list[Finding] = []
     if engine.newer_than_known:
         findings.append(_newer(engine))
-    rule = engine.target(target.architecture) if target.architecture else None
+    rule = engine.target(target.architecture)
     if rule is None:
         findings.append(_no_target(engine, target))
     else:
@@ -108,8 +109,9 @@ def faults(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: 
     served = engine.rules.get("served_dtype", {}).get(spec.dtype)
     if served:
         findings.append(_served_dtype(engine, spec, served))
-    if target.max_position_embeddings is not None and spec.max_position_embeddings < target.max_position_embeddings:
-        findings.append(_short_context(engine, spec, target.max_position_embeddings))
+    limit = target.max_position_embeddings if "context_limit" in engine.rules else None
+    if limit is not None and spec.max_position_embeddings < limit:
+        findings.append(_short_context(engine, spec, limit))
     return findings + [_limit(engine, spec, a) for a in engine.limits if engine.broken_limit(spec, a)]
 
 
@@ -127,6 +129,8 @@ def compare(
     skip_points = skip_points or (target.layers is None and rule is not None and rule.id_rule in NEEDS_LAYERS)
     # Without a class that gives the ids their meaning, they are read as what they were written as.
     view = engine.view(config, names, replace(target, architecture="") if skip_points else target, launch)
+    if view.spec is None and skip_points:
+        return []  # the points are not known, which is said elsewhere
     if view.spec is None:
         return [error(OTHER, f"{engine} could not read the config written for it", where="config.json")]
     differing = [d for d in differences(spec, view.spec) if not (skip_points and d == "capture_points")]
@@ -338,7 +342,7 @@ def capture_table(engine: str, architecture: str, point: int, layers: int | None
 
 
 def _no_ids(engine: EngineRelease, rule: TargetRule, spec: DrafterSpec, target: Target) -> Finding:
-    if rule.id_rule == "ids_ignored":
+    if rule.id_rule == IGNORED:
         own = engine.default_points(target)
         return error(
             "K123",

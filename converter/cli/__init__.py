@@ -33,7 +33,8 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
             help="Engine and release, e.g. sglang==0.5.23 or vllm (the newest known) or 'sglang>=0.5.12' (all known); "
             "several: one output must suit all. [default: sglang to convert, every engine to validate]"),
         "dialect": click.option("--dialect", default="", metavar="NAME",
-            help="Read IN as a drafter of this dialect, whatever it looks like (eagle3 dialects lists them)."),
+            help="Read IN as a drafter of this dialect, whatever it looks like (eagle3 dialects lists them), or as an "
+            "engine does: sglang==0.5.23."),
         "target": click.option("--target", type=click.Path(path_type=Path), metavar="PATH_OR_ID",
             help="The model it drafts for: its folder, its config.json, or org/name[@revision] on the Hub."),
         "target-arch": click.option("--target-arch", default="", metavar="CLASS",
@@ -104,7 +105,9 @@ _OUTPUT = ("report", "json", "verbose", "quiet")
 @eagle3.command("convert", context_settings=CONTEXT, short_help="Convert a drafter into what an engine loads.")
 @click.argument("source", metavar="IN")
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
-@_options("engine", *_COMMON)
+@_options("engine")
+@click.option("--to", default="", metavar="DIALECT", help="Write a trainer's form instead of an engine's.")
+@_options(*_COMMON)
 @click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), help="Cast the weights.")
 @click.option("--force", is_flag=True, help="Replace an OUT that an earlier run wrote.")
 @click.option("--dry-run", is_flag=True, help="Check and print the plan; write nothing.")
@@ -232,6 +235,7 @@ def _request(options: dict[str, Any], find_wiring: bool = False, **more: Any) ->
         target=options["target"],
         target_arch=options["target_arch"],
         dialect=options["dialect"],
+        to=options.get("to", ""),
         aux=points["aux"],
         given=_given(options["given"]),
         wish=Wish(

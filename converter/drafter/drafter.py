@@ -53,5 +53,12 @@ class Drafter:
     quantised: frozenset[str] = frozenset()
     carried: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def map(self) -> VocabularyMap:
+        """The vocabulary map, also where none is stored because there is nothing to map."""
+        import numpy as np
+
+        return self.vocab or VocabularyMap(np.arange(self.spec.draft_vocab_size, dtype=np.int64), "identity")
+
     def with_points(self, points: tuple[int, ...]) -> Drafter:
         return replace(self, spec=replace(self.spec, capture_points=points))

@@ -92,6 +92,15 @@ class DrafterSpec:
         return len(self.capture_points)
 
     @property
+    def takes_embedding(self) -> bool:
+        """Whether the target's embedding is among the captured states."""
+        return 0 in self.capture_points
+
+    @property
+    def target_width_differs(self) -> bool:
+        return self.target_hidden_size != self.hidden_size
+
+    @property
     def reduced_vocabulary(self) -> bool:
         return self.draft_vocab_size != self.vocab_size
 

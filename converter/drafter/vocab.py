@@ -83,7 +83,7 @@ class VocabularyMap:
     """
 
     ids: NDArray[np.int64]
-    source: Literal["offsets", "ids", "t2d", "head"]
+    source: Literal["offsets", "ids", "t2d", "head", "identity"]
 
     @property
     def identity(self) -> bool:

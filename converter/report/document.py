@@ -10,6 +10,7 @@ from converter import seal
 from converter.drafter.points import describe_points
 from converter.drafter.spec import FIELDS, DrafterSpec
 from converter.pipeline import Report, proof_json
+from converter.rules.forms import TrainerForm
 from converter.version import __version__
 
 SCHEMA = "eagle3-convert/report/1"
@@ -46,6 +47,7 @@ def as_json(report: Report) -> dict[str, Any]:
                 "findings": [f.as_json() for f in report.verdicts.get(e.requirement, ())],
             }
             for e in report.engines
+            if not isinstance(e, TrainerForm)
         ],
         "spec": spec_json(drafter.spec) if drafter else None,
         "wiring": describe_points(drafter.spec.capture_points) if drafter else "",
@@ -88,7 +90,7 @@ def launch_lines(report: Report) -> list[dict[str, Any]]:
         return []
     steps = drafter.provenance.speculative_tokens or DEFAULT_STEPS
     lines = []
-    for engine in plan.engines:
+    for engine in plan.engines if plan.form is None else ():
         target, folder = report.target, Path(out or "OUT").absolute()
         if Path(target.name).is_dir():
             target = replace(target, name=str(Path(target.name).absolute()))

@@ -20,6 +20,7 @@ from converter.findings import Finding, stops
 from converter.pipeline import Report
 from converter.report.document import launch_lines
 from converter.rules.engine import EngineRelease, known_releases
+from converter.rules.forms import TrainerForm
 
 if TYPE_CHECKING:
     from converter.forward.scores import Scores
@@ -73,7 +74,8 @@ class Printer:
         engines = _engine_list(unable or report.engines)
         # What an engine's own fault leads to (caused_by) is no other reason.
         by_engine = all((f.caused_by or f.code).startswith("K") for f in report.findings if f.severity == "error")
-        reason = f"{engines} cannot compute this drafter" if by_engine else "the drafter is not in order"
+        able = "has no drafters like this one" if report.request.to else "cannot compute this drafter"
+        reason = f"{engines} {able}" if by_engine else "the drafter is not in order"
         if not by_engine and any(f.code.startswith("N") for f in stopping):
             reason = "the proof failed"
         verdict = "Not valid" if report.request.out is None else "Not converted"
@@ -99,7 +101,7 @@ class Printer:
             target += f", {report.target.layers} layers"
         few = len(report.engines) <= 3
         engines = ", ".join(map(_engine_words, report.engines)) if few else _engine_list(report.engines)
-        self._line(f"for {engines}, target {target}")
+        self._line(f"{'in the form of' if report.request.to else 'for'} {engines}, target {target}")
         also = ", ".join(filter(None, (s.words() for s in report.suits)))
         if also and report.outcome == "converted":
             self._line(f"OUT is right for {also}")
@@ -114,7 +116,8 @@ class Printer:
         lists = {", ".join(map(str, ids)): engine for engine, ids in plan.layer_ids.items()}
         one = len(lists) == 1
         ids = " and ".join(text if one else f"{text} for {engine}" for text, engine in lists.items())
-        rows.append(("wiring", f"{describe_points(spec.capture_points)}  ->  ids {ids}   ({how[origin.how]})"))
+        ids = f"ids {ids}" if ids else "no ids: its default"
+        rows.append(("wiring", f"{describe_points(spec.capture_points)}  ->  {ids}   ({how[origin.how]})"))
         if plan.spec.capture_points != spec.capture_points:
             rows.append(("", f"fc blocks permuted to layer order: {describe_points(plan.spec.capture_points)}"))
         rows.append(("vocabulary", _vocabulary(report)))
@@ -128,10 +131,12 @@ class Printer:
             rows.append(("dropped", f"{name} ({why})"))
         if len(plan.dropped) > 4 and not self.verbose:
             rows.append(("", f"and {len(plan.dropped) - 4} more (-v)"))
+        if plan.form is not None and plan.form.unsaid():
+            rows.append(("lost", f"{', '.join(plan.form.unsaid())} ({plan.form.title} has no key for them)"))
         if plan.carried:
             rows.append(("carried", ", ".join(plan.carried)))
         if plan.left:
-            rows.append(("left", ", ".join(plan.left) + " (of the training run)"))
+            rows.append(("left", ", ".join(plan.left) + " (not written)"))
         if report.outcome != "planned" or report.proof is not None:
             rows += [("proof", line) for line in _proof(report, self.verbose)]
         self._grid(rows)
@@ -143,6 +148,8 @@ class Printer:
         self._line(f"wrote {_folder(out)} ({written}, {seconds})   sealed: {out / seal.NAME}")
 
     def _serve(self, report: Report) -> None:
+        if report.request.to:
+            return
         self._line("\nServe it:", "bold")
         if report.request.target is None and report.target.name:
             self._line("  # the target's name is the one in the drafter's config: check it")
@@ -368,6 +375,9 @@ def _names(engine: EngineRelease, message: str) -> bool:
 
 def _engine_list(engines: list[EngineRelease]) -> str:
     """`sglang 0.5.21 to 0.5.23 and vllm 0.33.0`."""
+    forms = [str(e) for e in engines if isinstance(e, TrainerForm)]
+    if forms:
+        return forms[0]
     by_name: dict[str, list[str]] = {}
     for engine in engines:
         by_name.setdefault(engine.name, []).append(engine.release)
@@ -378,6 +388,8 @@ def _engine_list(engines: list[EngineRelease]) -> str:
 
 
 def _engine_words(engine: EngineRelease) -> str:
+    if isinstance(engine, TrainerForm):
+        return str(engine) + ("" if engine.proved else ", rules read from source")
     known = known_releases(engine.name)
     if engine.newer_than_known:
         return f"{engine} (newer than the rules, which end at {known[-1]})"
@@ -424,7 +436,8 @@ def _proof(report: Report, verbose: bool = False) -> list[str]:
     if proof.difference is None:
         lines.append("none: run as the trainer computes it, not as an engine would")
     else:
-        agrees = "engine = trained" if proof.level != "none" else "the engine computes something else"
+        who = f"what {report.plan.form.title} reads back" if report.plan and report.plan.form else "engine"
+        agrees = f"{who} = trained" if proof.level != "none" else "the engine computes something else"
         on = (
             "the sample's states"
             if report.sample is not None

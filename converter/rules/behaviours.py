@@ -274,6 +274,7 @@ WRITERS: Mapping[str, Callable[[Any], Any]] = {
     ),
     "sliding_window": lambda windows: _sliding(windows, max((w for w in windows if w is not None), default=None)),
     "use_sliding_window": lambda windows: _sliding(windows, True),
+    "greedy_proposals": lambda tokens: [{"proposal_type": "greedy", "speculative_tokens": tokens}],
 }
 
 

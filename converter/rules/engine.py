@@ -88,7 +88,7 @@ class EngineRelease:
         rule = self.target(target.architecture)
         if rule is None:
             return None
-        if rule.id_rule == "ids_ignored":
+        if rule.id_rule == id_rules.IGNORED:
             if self.default_points(target) != tuple(sorted(spec.capture_points)):
                 return None
             reading = self.releases_reading_ids(target.architecture)
@@ -139,16 +139,26 @@ class EngineRelease:
                 entries.append(ConfigEntry(path, rule["value"], f"{self.name} rules"))
                 continue
             if "when" in rule:
-                entries.append(ConfigEntry(path, rule["then" if getattr(spec, rule["when"]) else "else"], rule["when"]))
+                chosen = rule.get("then" if getattr(spec, rule["when"]) else "else")
+                if chosen is not None:
+                    entries.append(ConfigEntry(path, chosen, rule["when"]))
                 continue
-            field = rule["field"]
-            value = layer_ids if field == "layer_ids" else getattr(spec, field)
+            field = rule.get("field") or rule["fact"]
+            if "fact" in rule:
+                value = self.fact(field)
+                value = rule.get("else") if value is None else value
+            else:
+                value = layer_ids if field == "layer_ids" else getattr(spec, field)
             if "unless_equals" in rule and value == getattr(spec, rule["unless_equals"]):
                 continue
-            written = WRITERS[rule.get("how", "plain")](value)
+            written = None if value is None else WRITERS[rule.get("how", "plain")](value)
             if written is not None:
                 entries.append(ConfigEntry(path, written, field))
         return entries
+
+    def fact(self, name: str) -> Any:
+        """What a `fact` of a write rule is; engines ask for none."""
+        return None
 
     def launch_options(self, spec: DrafterSpec) -> dict[str, Any]:
         """Options that carry what the config cannot: option -> value."""

@@ -53,7 +53,8 @@ RULES: Mapping[str, Callable[[Sequence[int], int], Points]] = {
     "ascending": _ascending,
 }
 # Rules under which no list of ids reaches a point of choice: the engine reads none, or nobody has read its code.
-WITHOUT_IDS = frozenset({"ids_ignored", "unknown"})
+IGNORED = "ids_ignored"
+WITHOUT_IDS = frozenset({IGNORED, "unknown"})
 NEEDS_LAYERS = frozenset({"literal_if_max_is_last"})
 
 
