@@ -9,6 +9,7 @@ from converter.checks.engine import CAPTURE_FAILS
 from converter.rules import loading
 from converter.rules.dialect import in_order
 from converter.rules.engine import EngineRelease, all_releases, known_releases
+from converter.rules.forms import writable
 from converter.rules.targets import architectures, target_rule
 
 _ID_RULES = {
@@ -36,6 +37,7 @@ def dialects() -> list[dict[str, Any]]:
                 "recognised_by": list(document["recognise"]),
                 "told_by": told_by.get(name, "the marks of its rules"),
                 "ids": dict(document["ids"]),
+                "written": name in writable(),
                 "vocabulary_map": document["vocabulary_map"],
                 "defaults": _sources(document["fields"], "default"),
                 "by_release": [block["range"] for block in document.get("releases", ())],
@@ -104,6 +106,8 @@ def dialects_text() -> str:
     for d in dialects():
         ids = f"ids {d['ids']['rule']}, default {d['ids'].get('default', 'none')}; d2t as {d['vocabulary_map']}"
         lines += [f"{d['dialect']:<14}{ids}", f"{'':<16}told by {d['told_by']}"]
+        if not d["written"]:
+            lines.append(f"{'':<16}is read only: --to cannot write it")
         lines.append(f"{'':<16}{_ID_RULES[d['ids']['rule']]}")
         if "perhaps" in d["ids"]:
             lines.append(f"{'':<16}perhaps {_ID_RULES[d['ids']['perhaps']['rule']]}: the files do not tell (A109)")

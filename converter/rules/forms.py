@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from converter.drafter.drafter import Provenance
@@ -83,8 +84,10 @@ def trainer_form(name: str, provenance: Provenance, target: Target) -> TrainerFo
     release = write.get("release", "")
     rules = loading.for_release(document, release or None)
     architecture = target.architecture or provenance.target_architecture
+    folder = Path(target.name)
+    own_name = str(folder.absolute()) if target.name and folder.is_dir() else target.name  # wherever OUT is opened from
     facts = {
-        "target_name": target.name or provenance.target_name,
+        "target_name": own_name or provenance.target_name,
         "target_architectures": [architecture] if architecture else None,
         "speculative_tokens": provenance.speculative_tokens,
         "embedding_trained": provenance.embedding_trained,
@@ -118,14 +121,13 @@ def check_writable(name: str) -> Mapping[str, Any]:
 
 
 def as_written(dialect: Dialect, to: str) -> Dialect:
-    """The dialect of a folder that `--to` wrote and nobody has changed: nothing is left open in it, and its head may
-    come from another trainer. `to` is what the seal says was written.
+    """The dialect of a folder that `--to` wrote and nobody has changed: nothing is left open in it, and it may have been
+    trained by another trainer, head and all. `to` is what the seal says was written.
     """
     if to.partition("==")[0] != dialect.name:
         return dialect
     ids = {key: value for key, value in dialect.rules["ids"].items() if key != "perhaps"}
-    settled = [c for c in dialect.rules.get("cautions", ()) if c.get("kind") != "meaning"]
-    return replace(dialect, rules={**dialect.rules, "ids": ids, "cautions": settled, "head": "trained"})
+    return replace(dialect, rules={**dialect.rules, "ids": ids, "cautions": [], "head": "trained"})
 
 
 def names_engine(name: str) -> bool:

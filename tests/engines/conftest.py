@@ -32,6 +32,10 @@ class Engines:
         """Capture states in vLLM's target classes: see harness/capture_vllm.py."""
         return runner.run_jobs(self.environment, f"vllm=={release}", "capture_vllm.py", jobs)
 
+    def load_with_trainer(self, trainer: str, jobs: Sequence[dict[str, Any]]) -> Results:
+        """Load drafters with a trainer's own class, such as `speculators==0.9.0`: see harness/load_trainer.py."""
+        return runner.run_jobs(self.environment, trainer, "load_trainer.py", jobs)
+
 
 @pytest.fixture(scope="session")
 def engines() -> Engines:

@@ -70,6 +70,9 @@ RELEASES = (
         empty_folders=("sglang/jit_kernel/include", "sglang/jit_kernel/csrc"),
     ),
     Release("vllm", "0.33.0"),
+    # Trainers, which open what `--to` wrote.
+    Release("speculators", "0.9.0"),
+    Release("specforge", "0.2.0"),
 )
 
 
