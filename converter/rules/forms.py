@@ -121,8 +121,8 @@ def check_writable(name: str) -> Mapping[str, Any]:
 
 
 def as_written(dialect: Dialect, to: str) -> Dialect:
-    """The dialect of a folder that `--to` wrote and nobody has changed: nothing is left open in it, and it may have been
-    trained by another trainer, head and all. `to` is what the seal says was written.
+    """The dialect of a folder that `--to` wrote and nobody has changed: nothing is left open in it, and another trainer
+    may have trained it, head and all. `to` is what the seal says was written.
     """
     if to.partition("==")[0] != dialect.name:
         return dialect
