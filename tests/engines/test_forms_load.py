@@ -126,8 +126,9 @@ def test_speculators_opens_what_was_written_as_its_own(forms: Forms, name: str) 
     )
     for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
                 "head_dim", "vocab_size", "hidden_act", "rms_norm_eps", "max_position_embeddings", "rope_parameters",
-                "attention_bias", "mlp_bias", "model_type"):  # fmt: skip
+                "attention_bias", "model_type"):  # fmt: skip
         assert layer.get(key) == own_layer.get(key), key
+    assert bool(layer.get("mlp_bias")) == bool(own_layer.get("mlp_bias"))  # which qwen3 layers never have
     full = ["full_attention"] * layer["num_hidden_layers"]  # what an absent key means, to the trainer too
     assert (layer.get("layer_types") or full) == (own_layer.get("layer_types") or full)
 
