@@ -33,7 +33,7 @@ from converter.plan import Plan, make_plan
 from converter.proving import Wish, question_of, read_proof_sample, unwritten, written
 from converter.rules import loading
 from converter.rules.behaviours import POINTS
-from converter.rules.dialect import Dialect, DialectReading, read, recognise
+from converter.rules.dialect import Dialect, DialectReading, id_meaning, read, recognise
 from converter.rules.engine import EngineRelease, nested, resolve
 from converter.rules.fields import lookup
 from converter.rules.ids import points_of
@@ -324,9 +324,7 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
             embedding, faults = check_embedding(checkpoint, own, weights.embedding)
             findings += faults
     fc = reading.tensors.get("fc.weight")
-    stated = points_of(dialect.rules["ids"]["rule"], reading.stated_ids, None) if reading.stated_ids else None
-    if stated is None:
-        stated = _stated_points(dialect, report.source)
+    stated = _stated_points(dialect, report.source)
     quantised = quantised_weights(checkpoint, reading.tensors)
     findings += check_tensors(spec, checkpoint, reading.tensors, quantised, bool(reading.carried))
     findings += check_points(spec, checkpoint.tensors[fc].info.shape if fc else None, report.target, stated)
@@ -353,13 +351,13 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
 
 
 def _other_meaning(dialect: Dialect, reading: DialectReading, spec: DrafterSpec, target: Target) -> Iterable[Finding]:
-    ids = dialect.rules["ids"]
-    perhaps, usual = ids.get("perhaps"), ids.get("default")
-    if perhaps is None or reading.stated_ids is None:
+    if reading.other_meaning is None or reading.stated_ids is None:
         return ()
-    other = points_of(perhaps["rule"], reading.stated_ids, target.layers)
+    rule, why = reading.other_meaning
+    usual = dialect.rules["ids"].get("default")
+    other = points_of(rule, reading.stated_ids, target.layers)
     default = POINTS[usual](target.layers) if usual is not None and target.layers is not None else None
-    return check_meaning(spec, other, perhaps["why"], default, target.layers)
+    return check_meaning(spec, other, why, default, target.layers)
 
 
 def _depth_unknown(spec: DrafterSpec) -> Finding:
@@ -404,7 +402,7 @@ def _stated_points(dialect: Dialect, source: Source) -> tuple[int, ...] | None:
     for key in dialect.rules["fields"]["capture_points"]["keys"]:
         ids = lookup(source.config, key)
         if isinstance(ids, list) and all(isinstance(i, int) for i in ids):
-            return points_of(dialect.rules["ids"]["rule"], ids, None)
+            return id_meaning(dialect, Target()).points(key, ids)
     return None
 
 

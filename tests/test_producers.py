@@ -42,13 +42,18 @@ DIALECTS = {
     "modelopt_layers": "modelopt",
     "automodel": "automodel",
     "angelslim": "angelslim",
+    "speculators_010": "speculators",
+    "speculators_0401": "speculators",
 }
+LOST = "speculators_020"  # its converter lost the decoder layer, so it is no a_plain any more
 # What has to be said for one to be the drafter it is: ModelOpt 0.47 exports YaRN for a drafter that it trained with
 # plain rope, and some trainers write no ids.
 SAID: dict[str, dict[str, Any]] = {
     "modelopt_layers": {"given": {"rope_scaling": "none"}},
     "automodel": {"aux": (1, 3, 5)},
     "angelslim": {"aux": (1, 3, 5)},
+    "speculators_010": {"aux": (1, 3, 5), "dtype": "bfloat16"},  # saved in fp32
+    "speculators_0401": {"aux": (1, 3, 5), "dtype": "bfloat16"},  # its config says fp32
 }
 
 
@@ -88,12 +93,12 @@ def finding(report: Report, code: str) -> Any:
 
 
 def test_every_fixture_is_listed() -> None:
-    assert {p.name for p in PRODUCERS.iterdir()} == set(DIALECTS)
+    assert {p.name for p in PRODUCERS.iterdir()} == {*DIALECTS, LOST}
 
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_it_converts_for_both_engines_with_the_scores_of_the_drafter_it_is(name: str, tmp_path: Path) -> None:
-    report = convert_for_both(PRODUCERS / name, tmp_path / "out", sample=SAMPLE, **SAID.get(name, {}))
+    report = convert_for_both(PRODUCERS / name, tmp_path / "out", sample=SAMPLE, steps=3, **SAID.get(name, {}))
     assert report.outcome == "converted", [f.message for f in report.findings]
     assert report.dialect is not None and report.dialect.name == DIALECTS[name]
     assert report.proof is not None and report.proof.level == "anchored"
@@ -244,6 +249,38 @@ def test_the_wrong_reading_is_caught_by_a_sample_and_the_right_one_named(tmp_pat
     report = run(source, tmp_path / "out", sample=SAMPLE)
     assert report.outcome == "refused" and "A301" in errors(report)
     assert any("--aux 1,3,5" in line for line in finding(report, "A301").fix)
+
+
+TOP, NESTED = "eagle_aux_hidden_state_layer_ids", "eagle_config.eagle_aux_hidden_state_layer_ids"
+
+
+@pytest.mark.parametrize("name", ["specforge_hf", "modelopt_midlayer"])
+@pytest.mark.parametrize(
+    ("ids", "found"),
+    [
+        ({NESTED: [0, 2, 4], TOP: [1, 3, 5]}, set()),  # each in its own numbering: that tells which is meant
+        ({NESTED: [0, 2, 4], TOP: [0, 2, 4]}, {"A109"}),
+        ({NESTED: [0, 2, 4], TOP: [2, 3, 4]}, {"A109", "C226"}),
+        ({NESTED: None, TOP: [1, 3, 5]}, {"A109"}),  # where vLLM reads them, as vLLM does
+    ],
+)
+def test_ids_under_two_keys(name: str, ids: dict[str, Any], found: set[str], tmp_path: Path) -> None:
+    report = check(changed(name, tmp_path / "in", ids))
+    assert report.drafter is not None and report.drafter.spec.capture_points == (1, 3, 5)
+    assert {"A109", "C204", "C226"} & set(codes(report)) == found
+    if ids[NESTED] is None:
+        assert finding(report, "A109").expected == "perhaps layer 2, layer 4, layer 6"
+    if "C226" in found:
+        said = finding(report, "C226")
+        assert (said.where, said.found, said.expected) == (TOP, "[2, 3, 4]", "[0, 2, 4]")
+        assert "C226" not in codes(check(tmp_path / "in", aux=(1, 3, 5)))
+
+
+def test_a_flag_under_two_keys(tmp_path: Path) -> None:
+    config = {"eagle_config.norm_before_fc": False, "norm_before_fc": True}
+    report = check(changed("modelopt_midlayer", tmp_path / "in", config))
+    assert finding(report, "C226").fix == ("say which is right: --set norm_before_fc=VALUE",)
+    assert "C226" not in codes(check(tmp_path / "in", given={"norm_before_fc": False}))
 
 
 def test_without_ids_the_default_is_assumed_and_said(tmp_path: Path) -> None:
@@ -436,6 +473,48 @@ def test_yarn_over_plain_rope(tmp_path: Path) -> None:
 def test_its_other_heads_are_refused(config: dict[str, Any], why: str, tmp_path: Path) -> None:
     found = finding(check(changed("modelopt_midlayer", tmp_path / "in", config)), "F112")
     assert why in found.message
+
+
+# --- early speculators ---------------------------------------------------------------------------------------
+
+
+def test_a_converter_that_lost_the_decoder_layer_is_told_of_and_a_sample_shows_it(tmp_path: Path) -> None:
+    """speculators 0.2.0's own, run on specforge_sglang: what was named midlayer.* is as it was initialised."""
+    source, lost = (load_file(PRODUCERS / name / "model.safetensors") for name in ("specforge_sglang", LOST))
+    kept = {name for name in lost if name in source and torch.equal(lost[name], source[name])}
+    assert kept == {"fc.weight", "norm.weight", "lm_head.weight", "d2t", "t2d"}
+    assert torch.equal(lost["layers.0.hidden_norm.weight"], torch.ones(64, dtype=torch.bfloat16))
+    assert "loses a decoder layer named midlayer" in finding(check(PRODUCERS / LOST), "C206").message
+    assert "C206" not in codes(check(PRODUCERS / "speculators_010", aux=(1, 3, 5)))
+    report = run(PRODUCERS / LOST, tmp_path / "out", sample=SAMPLE, aux=(1, 3, 5))
+    assert report.outcome == "refused" and "N106" in errors(report) and not (tmp_path / "out").exists()
+
+
+def test_ids_that_the_converter_was_given_may_be_the_source_s(tmp_path: Path) -> None:
+    """speculators 0.2.0 wrote SpecForge's 0, 2, 4 as they came."""
+    found = finding(check(PRODUCERS / LOST), "A109")
+    assert (found.found, found.expected) == ("read as embedding, layer 2, layer 4", "perhaps layer 1, layer 3, layer 5")
+    trained = changed("speculators_0401", tmp_path / "in", {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]})
+    assert "A109" not in codes(check(trained))
+
+
+@pytest.mark.parametrize(
+    ("release", "by", "points"),
+    [
+        ("0.1.0", "Eagle3Speculator", (2, 16, 29)),
+        ("0.4.0.1", "Eagle3Speculator", (2, 16, 29)),  # converted: the default is the source's
+        ("0.3.0", "Eagle3DraftModel", (3, 17, 30)),  # trained: states are those after the layers that are named
+        ("0.4.0.1", "Eagle3DraftModel", (3, 17, 30)),
+        ("0.5.0", "Eagle3DraftModel", (2, 16, 29)),
+    ],
+)
+def test_points_that_early_speculators_does_not_write(
+    release: str, by: str, points: tuple[int, ...], tmp_path: Path
+) -> None:
+    config = {"speculators_version": release, "architectures": [by]}
+    report = check(changed("speculators_0401", tmp_path / "in", config), target=with_layers(tmp_path / "target", 32))
+    assert report.drafter is not None and report.drafter.spec.capture_points == points
+    assert "A105" in codes(report)
 
 
 # --- AngelSlim, EAGLE, NeMo AutoModel, TorchSpec ------------------------------------------------------------

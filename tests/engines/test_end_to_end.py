@@ -23,7 +23,7 @@ from converter.forward.sample import read_sample
 from converter.forward.sides import Surroundings
 from converter.pipeline import Report
 from tests.support import DRAFTERS, NAMES, SAMPLE, check, copy_of, errors, run
-from tests.test_producers import DIALECTS, PRODUCERS, SAID, eagle_of, modelopt_of, torchspec_of
+from tests.test_producers import DIALECTS, LOST, PRODUCERS, SAID, eagle_of, modelopt_of, torchspec_of
 
 from .conftest import Engines, Results
 from .drafters import Job, Loaded, Workshop, collect
@@ -90,6 +90,8 @@ MATRIX = {
     "k_embedgrad": bundled("k_embedgrad", EQUAL, EQUAL, EQUAL),
     "l_defaults": bundled("l_defaults", "K103 K104 K106 K110", "K103", EQUAL),
     **{name: produced(name) for name in DIALECTS},
+    # Its converter lost the layer, and what is left is served as it is.
+    LOST: Drafter((EQUAL, EQUAL, EQUAL), PRODUCERS / LOST, said={"aux": (1, 3, 5)}),
     # What is in no package, imitated (test_producers.py), and an order that no fixture has.
     "eagle": Drafter((EQUAL, EQUAL, EQUAL), make=lambda folder: eagle_of(folder, {}), said={"aux": (1, 3, 5)}),
     "torchspec": Drafter(("K105 K106", EQUAL, EQUAL), make=lambda folder: torchspec_of(folder, "midlayer")),
