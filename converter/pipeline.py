@@ -90,6 +90,7 @@ class Report:
     told           hears what a long proof is at
     points_known   False where a search of the wiring goes on without capture points
     other_meaning  that the ids may mean other points, said unless the sample decides
+    unlike         what the trainer computed and no engine does, said unless a sample measures it
     search         what it found; `declared` is the wiring that the input states
     """
 
@@ -108,6 +109,7 @@ class Report:
     sample: Sample | None = None
     points_known: bool = True
     other_meaning: list[Finding] = field(default_factory=list)
+    unlike: tuple[str, Finding] | None = None
     search: Judgement | None = None
     declared: Wiring | None = None
     written: list[WrittenFile] = field(default_factory=list)
@@ -330,9 +332,9 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
     findings += check_points(spec, checkpoint.tensors[fc].info.shape if fc else None, report.target, stated)
     other_meaning = list(_other_meaning(dialect, reading, spec, report.target))
     if report.request.wish.sample is None:
-        findings += other_meaning
+        findings += [*other_meaning, *((reading.unlike[1],) if reading.unlike is not None else ())]
     else:  # which may decide
-        report.other_meaning = other_meaning
+        report.other_meaning, report.unlike = other_meaning, reading.unlike
     findings += check_target(spec, reading.provenance, report.target)
     if report.target.layers is None:
         findings.append(_depth_unknown(spec))
@@ -527,7 +529,10 @@ def _prove(report: Report, engines: Sequence[EngineFiles], refused: Sequence[Eng
     from converter.forward.prove import prove
 
     question = question_of(wish, drafter, _sample(report), report.target, report.target_weights)
-    question = replace(question, engines=engines, refused=refused, judgement=report.search, declared=report.declared)
+    question = replace(
+        question, engines=engines, refused=refused, judgement=report.search, declared=report.declared,
+        unlike=report.unlike,
+    )  # fmt: skip
     report.proof = proof = prove(question, report.told)
     by_label = {str(e): e.requirement for e in report.engines}
     for label, finding in proof.costs:
@@ -537,6 +542,8 @@ def _prove(report: Report, engines: Sequence[EngineFiles], refused: Sequence[Eng
         else:
             verdict.append(finding)
     _add(report, [replace(f, caused_by=_cause(report, f)) if f.code == "N102" else f for f in proof.findings])
+    if report.unlike is not None and not {"C216", "C227"} & {f.code for f in proof.findings}:
+        _add(report, [report.unlike[1]])  # nothing could be measured
     # States that were named by the very ids in question cannot say what these mean.
     named = report.sample is not None and (report.sample.labelled or wish.sample_points is not None)
     if not named or proof.level in ("none", "agreement"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -441,6 +442,64 @@ def test_states_dumped_through_vllm(tmp_path: Path) -> None:
     assert "A301" in errors(report) and any("--aux 1,3,5" in line for line in finding(report, "A301").fix)
     report = run(source, tmp_path / "out", sample=SAMPLE, **SAID["modelopt_layers"], aux=(1, 3, 5))
     assert report.outcome == "converted" and report.proof is not None and report.proof.level == "anchored"
+
+
+@pytest.mark.parametrize("name", ["modelopt_layers", "modelopt_midlayer"])
+def test_its_training_s_own_logits_are_those_with_the_state_normed_twice(name: str) -> None:
+    """Recorded by make_modelopt.py from the model of 0.47.0 and 0.42.0."""
+    it = check(PRODUCERS / name, **SAID.get(name, {})).drafter
+    assert it is not None
+    weights = weights_of(it.spec, it.checkpoint, it.tensors, CPU)
+    sequence = read_sample(SAMPLE, it.spec).sequences[0]
+    embeds = load_file(DRAFTERS / "a_plain" / "model.safetensors")["embed_tokens.weight"].float()[sequence.tokens]
+    states = torch.cat([sequence.state(p) for p in it.spec.capture_points], dim=-1)
+    recorded = load_file(DATA / "expected" / f"{name}.safetensors")["s0.draft_logits_step0"]
+    for twice, close in ((True, True), (False, False)):
+        [ours] = DraftModel(it.spec, weights, state_normed_twice=twice).run(embeds, states, 1)
+        assert (float((ours[::4] - recorded).abs().max()) < 1e-4) is close
+
+
+def trained_twice_normed(folder: Path) -> Path:
+    """A drafter that fits its sample with the state normed twice: a_plain with unlike weights in its first norm, taken
+    out again where the embedding enters (q, k and v) and in hidden_norm.
+    """
+
+    def tensors(weights: dict[str, Any]) -> None:
+        more = torch.exp(0.3 * torch.randn(64, generator=torch.Generator().manual_seed(0)))
+        first = weights["layers.0.input_layernorm.weight"].float() * more
+        for part in "qkv":
+            name = f"layers.0.self_attn.{part}_proj.weight"
+            weights[name] = torch.cat([weights[name][:, :64] / more, weights[name][:, 64:]], dim=1).bfloat16()
+        weights["layers.0.input_layernorm.weight"] = first.bfloat16()
+        own = weights["layers.0.hidden_norm.weight"].float()
+        weights["layers.0.hidden_norm.weight"] = (own / first * first.pow(2).mean().sqrt()).bfloat16()
+
+    return changed("modelopt_layers", folder, None, tensors)
+
+
+def test_a_sample_shows_what_training_otherwise_costs(tmp_path: Path) -> None:
+    source = trained_twice_normed(tmp_path / "in")
+    report = run(source, tmp_path / "out", sample=SAMPLE, **SAID["modelopt_layers"])
+    found = finding(report, "C216")
+    assert found.severity == "warning" and "C227" not in codes(report)
+    said = re.search(r"step-0 accuracy ([\d.]+) -> ([\d.]+) %.* \(z = ([\d.]+)", found.found)
+    assert said is not None and float(said[1]) > float(said[2]) + 3 and float(said[3]) > 4
+    assert report.outcome == "converted"  # as NVIDIA's own engines would serve it
+    assert report.proof is not None and report.proof.level == "agreement"
+
+
+@pytest.mark.parametrize("name", ["modelopt_layers", "modelopt_midlayer"])
+def test_a_sample_shows_where_it_costs_nothing(name: str) -> None:
+    report = check(PRODUCERS / name, sample=SAMPLE, **SAID.get(name, {}))
+    assert "C216" not in codes(report)
+    found = finding(report, "C227")
+    assert found.severity == "note" and found.message.endswith("that makes no difference to this drafter")
+
+
+def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
+    source = changed("modelopt_midlayer", tmp_path / "in", {"hidden_act": "swish_like_nothing"})
+    report = check(source, sample=SAMPLE)
+    assert {"C216", "N104"} <= set(codes(report))
 
 
 def test_what_its_training_computed_otherwise_is_said() -> None:

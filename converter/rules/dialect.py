@@ -166,6 +166,8 @@ class DialectReading:
     carried   config keys that go over as they are: last part of the key -> value
     stated_ids     the layer ids as written
     other_meaning  the id rule by which they may be meant instead, and why; None where nothing says so
+    unlike         what the trainer computed and no engine does (a name in forward/unlike.py), and the finding that says
+                   so where no sample shows what it costs
     """
 
     spec: DrafterSpec | None
@@ -176,6 +178,7 @@ class DialectReading:
     findings: tuple[Finding, ...]
     stated_ids: tuple[int, ...] | None
     other_meaning: tuple[str, str] | None = None
+    unlike: tuple[str, Finding] | None = None
 
 
 def read(
@@ -219,7 +222,8 @@ def read(
     if spec is not None and fields.get("rope_scaling") == "none":
         origins = {**spec.origins, "rope": Origin("given", "on the command line")}
         spec = replace(spec, rope=Rope(spec.rope.theta), origins=origins)
-    findings += [*reading.findings, *_unknown_keys(dialect, config), *_cautions(dialect, config, fields, bare)]
+    cautions = _cautions(dialect, config, fields, bare)
+    findings += [*reading.findings, *_unknown_keys(dialect, config), *(f for computed, f in cautions if not computed)]
     findings += _release_known(dialect, config)
     twice = _stated_twice(dialect, config, meaning, fields)
     findings += twice.findings
@@ -228,7 +232,8 @@ def read(
     carried = {key.rpartition(".")[2]: value for key, value in present.items() if value is not None}
     provenance = _provenance(dialect, facts)
     other = None if twice.agree or spec is None else _other_meaning(rules["ids"], spec.origins["capture_points"].where)
-    return DialectReading(spec, provenance, tensors, dropped, carried, tuple(findings), reading.ids, other)
+    unlike = next((caution for caution in cautions if caution[0]), None)
+    return DialectReading(spec, provenance, tensors, dropped, carried, tuple(findings), reading.ids, other, unlike)
 
 
 def id_meaning(dialect: Dialect, target: Target) -> IdMeaning:
@@ -339,17 +344,23 @@ def _release_known(dialect: Dialect, config: Mapping[str, Any]) -> list[Finding]
 _CAUTIONS = {"lost": "C206", "meaning": "C215", "unlike": "C216"}
 
 
-def _cautions(dialect: Dialect, config: Mapping[str, Any], given: Mapping[str, Any], names: list[str]) -> list[Finding]:
+def _cautions(
+    dialect: Dialect, config: Mapping[str, Any], given: Mapping[str, Any], names: list[str]
+) -> list[tuple[str, Finding]]:
     """Known faults of the releases that wrote such a checkpoint, which nothing in it shows; none about a field that the
-    user has set."""
+    user has set. Each with the name of what the trainer computed otherwise, where that can be measured, or "".
+    """
     release = dialect.rules.get("release", {}).get("key", "config.json")
     return [
-        warning(
-            _CAUTIONS[caution.get("kind", "lost")],
-            caution["message"],
-            where=caution.get("where", release),
-            why=caution["why"],
-            fix=tuple(caution.get("fix", ())),
+        (
+            caution.get("computed", ""),
+            warning(
+                _CAUTIONS[caution.get("kind", "lost")],
+                caution["message"],
+                where=caution.get("where", release),
+                why=caution["why"],
+                fix=tuple(caution.get("fix", ())),
+            ),
         )
         for caution in dialect.rules.get("cautions", ())
         if caution.get("unless_set") not in given
