@@ -9,6 +9,7 @@ import functools
 import json
 import re
 import shutil
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from converter.pipeline import Report
 from converter.report import rules as rules_report
 from converter.rules import loading
 from converter.target import read_target
+from tests.data import producer
 from tests.support import DATA, DRAFTERS, SAMPLE, TARGET, check, codes, convert, errors, quiet, request, run
 from tests.test_cli import eagle3
 from tests.test_forward import logits
@@ -139,6 +141,25 @@ def test_what_is_written_is_what_a_plain_becomes(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("name", DIALECTS)
 def test_nothing_in_it_goes_unexplained(name: str) -> None:
     assert not set(codes(check(PRODUCERS / name))) & {"T101", "T102", "C204"}
+
+
+def test_a_script_says_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    scripts = {path.stem for path in DATA.glob("make_*.py")} - {"make_expected"}
+    assert producer.NEEDED.keys() == scripts
+
+    def nothing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(producer, "version", nothing)
+    for script, (plain, alone) in producer.NEEDED.items():
+        with pytest.raises(SystemExit) as caught:
+            producer._check_packages(script)
+        assert all(f"'{requirement}'" in str(caught.value) for requirement in (*plain, *alone))
+    monkeypatch.setattr(producer, "version", lambda name: {"specforge": "0.2.0", "transformers": "4.57.6"}[name])
+    with pytest.raises(SystemExit, match="transformers>=5"):
+        producer._check_packages("make_specforge")
+    monkeypatch.setattr(producer, "version", lambda name: {"specforge": "0.2.0", "transformers": "5.24.0"}[name])
+    producer._check_packages("make_specforge")
 
 
 # --- who wrote it -------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Write small ModelOpt drafters with nvidia-modelopt's own conversion and export code, on a CPU, the target tiny.
 
-    pip install torch transformers "nvidia-modelopt==0.42.0"    (then 0.47.0: one fixture for each)
+    pip install torch -e '.[fixtures]' "transformers==4.57.6" "nvidia-modelopt==0.42.0"
+    (then 0.47.0: one fixture for each)
     python -m tests.data.make_modelopt
 
 The weights are those of the trained drafter a_plain; d2t is put into its buffer as ModelOpt's training script does.
@@ -10,6 +11,10 @@ test_producers.py imitates the names.
 
 from __future__ import annotations
 
+# First, for it says what is not installed.
+from tests.data.producer import DATA, POINTS, PRODUCERS, SHAPE, TARGET, check, weights
+
+# isort: split
 import shutil
 from copy import deepcopy
 from pathlib import Path
@@ -20,8 +25,6 @@ import modelopt.torch.speculative as mtsp
 import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
-
-from tests.data.producer import DATA, POINTS, PRODUCERS, SHAPE, TARGET, check, weights
 
 RELEASE = tuple(int(part) for part in modelopt.__version__.split(".")[:2])
 SAME = ("hidden_size", "vocab_size", "max_position_embeddings", "bos_token_id", "eos_token_id")  # the target's

@@ -1,10 +1,9 @@
 """Write small drafters with early speculators: what its converter made, and what its training saved, on a CPU.
 
-    pip install torch "transformers==4.53.3" accelerate datasets pydantic-settings loguru httpx typer typer-slim
-    pip install --no-deps "speculators==0.1.0"      (then 0.2.0)
+    pip install torch -e '.[fixtures]' "transformers==4.53.3", and --no-deps "speculators==0.1.0"   (then 0.2.0)
     python -m tests.data.make_speculators_early
 
-and in another environment, with "transformers==4.57.6" and "speculators==0.4.0.1". Nothing of the packages is replaced.
+and then with "transformers==4.57.6" and "speculators==0.4.0.1". Nothing of the packages is replaced.
 
 0.1.0 and 0.2.0 train nothing: their converter was run on specforge_sglang, the trained drafter a_plain as SpecForge
 exports it. 0.2.0's is known to lose a decoder layer that is named midlayer.*, and did. 0.4.0.1 is its own model class
