@@ -33,7 +33,7 @@ from converter.plan import Plan, make_plan
 from converter.proving import Wish, question_of, read_proof_sample, unwritten, written
 from converter.rules import loading
 from converter.rules.behaviours import POINTS
-from converter.rules.dialect import Dialect, DialectReading, Recognition, read, recognise
+from converter.rules.dialect import Dialect, DialectReading, Recognition, id_meaning, read, recognise
 from converter.rules.engine import EngineRelease, nested, resolve
 from converter.rules.fields import lookup
 from converter.rules.forms import TrainerForm, as_written, check_writable, engine_dialect, names_engine, trainer_form
@@ -93,6 +93,7 @@ class Report:
     told           hears what a long proof is at
     points_known   False where a search of the wiring goes on without capture points
     other_meaning  that the ids may mean other points, said unless the sample decides
+    unlike         what the trainer computed and no engine does, said unless a sample measures it
     search         what it found; `declared` is the wiring that the input states
     """
 
@@ -111,6 +112,7 @@ class Report:
     sample: Sample | None = None
     points_known: bool = True
     other_meaning: list[Finding] = field(default_factory=list)
+    unlike: tuple[str, Finding] | None = None
     search: Judgement | None = None
     declared: Wiring | None = None
     written: list[WrittenFile] = field(default_factory=list)
@@ -356,17 +358,15 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
             embedding, faults = check_embedding(checkpoint, own, weights.embedding)
             findings += faults
     fc = reading.tensors.get("fc.weight")
-    stated = points_of(dialect.rules["ids"]["rule"], reading.stated_ids, None) if reading.stated_ids else None
-    if stated is None:
-        stated = _stated_points(dialect, report.source)
+    stated = _stated_points(dialect, report.source)
     quantised = quantised_weights(checkpoint, reading.tensors)
     findings += check_tensors(spec, checkpoint, reading.tensors, quantised, bool(reading.carried))
     findings += check_points(spec, checkpoint.tensors[fc].info.shape if fc else None, report.target, stated)
     other_meaning = list(_other_meaning(dialect, reading, spec, report.target))
     if report.request.wish.sample is None:
-        findings += other_meaning
+        findings += [*other_meaning, *((reading.unlike[1],) if reading.unlike is not None else ())]
     else:  # which may decide
-        report.other_meaning = other_meaning
+        report.other_meaning, report.unlike = other_meaning, reading.unlike
     findings += check_target(spec, reading.provenance, report.target)
     if report.target.layers is None:
         findings.append(_depth_unknown(spec))
@@ -385,13 +385,13 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
 
 
 def _other_meaning(dialect: Dialect, reading: DialectReading, spec: DrafterSpec, target: Target) -> Iterable[Finding]:
-    ids = dialect.rules["ids"]
-    perhaps, usual = ids.get("perhaps"), ids.get("default")
-    if perhaps is None or reading.stated_ids is None:
+    if reading.other_meaning is None or reading.stated_ids is None:
         return ()
-    other = points_of(perhaps["rule"], reading.stated_ids, target.layers)
+    rule, why = reading.other_meaning
+    usual = dialect.rules["ids"].get("default")
+    other = points_of(rule, reading.stated_ids, target.layers)
     default = POINTS[usual](target.layers) if usual is not None and target.layers is not None else None
-    return check_meaning(spec, other, perhaps["why"], default, target.layers)
+    return check_meaning(spec, other, why, default, target.layers)
 
 
 def _depth_unknown(spec: DrafterSpec) -> Finding:
@@ -436,7 +436,7 @@ def _stated_points(dialect: Dialect, source: Source) -> tuple[int, ...] | None:
     for key in dialect.rules["fields"]["capture_points"]["keys"]:
         ids = lookup(source.config, key)
         if isinstance(ids, list) and all(isinstance(i, int) for i in ids):
-            return points_of(dialect.rules["ids"]["rule"], ids, None)
+            return id_meaning(dialect, Target()).points(key, ids)
     return None
 
 
@@ -561,7 +561,10 @@ def _prove(report: Report, engines: Sequence[EngineFiles], refused: Sequence[Eng
     from converter.forward.prove import prove
 
     question = question_of(wish, drafter, _sample(report), report.target, report.target_weights)
-    question = replace(question, engines=engines, refused=refused, judgement=report.search, declared=report.declared)
+    question = replace(
+        question, engines=engines, refused=refused, judgement=report.search, declared=report.declared,
+        unlike=report.unlike,
+    )  # fmt: skip
     report.proof = proof = prove(question, report.told)
     by_label = {str(e): e.requirement for e in report.engines}
     for label, finding in proof.costs:
@@ -571,6 +574,8 @@ def _prove(report: Report, engines: Sequence[EngineFiles], refused: Sequence[Eng
         else:
             verdict.append(finding)
     _add(report, [replace(f, caused_by=_cause(report, f)) if f.code == "N102" else f for f in proof.findings])
+    if report.unlike is not None and not {"C216", "C227"} & {f.code for f in proof.findings}:
+        _add(report, [report.unlike[1]])  # nothing could be measured
     # States that were named by the very ids in question cannot say what these mean.
     named = report.sample is not None and (report.sample.labelled or wish.sample_points is not None)
     if not named or proof.level in ("none", "agreement"):

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shutil
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from converter.pipeline import Report
 from converter.report import rules as rules_report
 from converter.rules import loading
 from converter.target import read_target
+from tests.data import producer
 from tests.support import DATA, DRAFTERS, SAMPLE, TARGET, check, codes, convert, errors, quiet, request, run
 from tests.test_cli import eagle3
 from tests.test_forward import logits
@@ -42,13 +45,18 @@ DIALECTS = {
     "modelopt_layers": "modelopt",
     "automodel": "automodel",
     "angelslim": "angelslim",
+    "speculators_010": "speculators",
+    "speculators_0401": "speculators",
 }
+LOST = "speculators_020"  # its converter lost the decoder layer, so it is no a_plain any more
 # What has to be said for one to be the drafter it is: ModelOpt 0.47 exports YaRN for a drafter that it trained with
 # plain rope, and some trainers write no ids.
 SAID: dict[str, dict[str, Any]] = {
     "modelopt_layers": {"given": {"rope_scaling": "none"}},
     "automodel": {"aux": (1, 3, 5)},
     "angelslim": {"aux": (1, 3, 5)},
+    "speculators_010": {"aux": (1, 3, 5), "dtype": "bfloat16"},  # saved in fp32
+    "speculators_0401": {"aux": (1, 3, 5), "dtype": "bfloat16"},  # its config says fp32
 }
 
 
@@ -88,12 +96,12 @@ def finding(report: Report, code: str) -> Any:
 
 
 def test_every_fixture_is_listed() -> None:
-    assert {p.name for p in PRODUCERS.iterdir()} == set(DIALECTS)
+    assert {p.name for p in PRODUCERS.iterdir()} == {*DIALECTS, LOST}
 
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_it_converts_for_both_engines_with_the_scores_of_the_drafter_it_is(name: str, tmp_path: Path) -> None:
-    report = convert_for_both(PRODUCERS / name, tmp_path / "out", sample=SAMPLE, **SAID.get(name, {}))
+    report = convert_for_both(PRODUCERS / name, tmp_path / "out", sample=SAMPLE, steps=3, **SAID.get(name, {}))
     assert report.outcome == "converted", [f.message for f in report.findings]
     assert report.dialect is not None and report.dialect.name == DIALECTS[name]
     assert report.proof is not None and report.proof.level == "anchored"
@@ -133,6 +141,25 @@ def test_what_is_written_is_what_a_plain_becomes(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("name", DIALECTS)
 def test_nothing_in_it_goes_unexplained(name: str) -> None:
     assert not set(codes(check(PRODUCERS / name))) & {"T101", "T102", "C204"}
+
+
+def test_a_script_says_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    scripts = {path.stem for path in DATA.glob("make_*.py")} - {"make_expected"}
+    assert producer.NEEDED.keys() == scripts
+
+    def nothing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(producer, "version", nothing)
+    for script, (plain, alone) in producer.NEEDED.items():
+        with pytest.raises(SystemExit) as caught:
+            producer._check_packages(script)
+        assert all(f"'{requirement}'" in str(caught.value) for requirement in (*plain, *alone))
+    monkeypatch.setattr(producer, "version", lambda name: {"specforge": "0.2.0", "transformers": "4.57.6"}[name])
+    with pytest.raises(SystemExit, match="transformers>=5"):
+        producer._check_packages("make_specforge")
+    monkeypatch.setattr(producer, "version", lambda name: {"specforge": "0.2.0", "transformers": "5.24.0"}[name])
+    producer._check_packages("make_specforge")
 
 
 # --- who wrote it -------------------------------------------------------------------------------------------
@@ -244,6 +271,38 @@ def test_the_wrong_reading_is_caught_by_a_sample_and_the_right_one_named(tmp_pat
     report = run(source, tmp_path / "out", sample=SAMPLE)
     assert report.outcome == "refused" and "A301" in errors(report)
     assert any("--aux 1,3,5" in line for line in finding(report, "A301").fix)
+
+
+TOP, NESTED = "eagle_aux_hidden_state_layer_ids", "eagle_config.eagle_aux_hidden_state_layer_ids"
+
+
+@pytest.mark.parametrize("name", ["specforge_hf", "modelopt_midlayer"])
+@pytest.mark.parametrize(
+    ("ids", "found"),
+    [
+        ({NESTED: [0, 2, 4], TOP: [1, 3, 5]}, set()),  # each in its own numbering: that tells which is meant
+        ({NESTED: [0, 2, 4], TOP: [0, 2, 4]}, {"A109"}),
+        ({NESTED: [0, 2, 4], TOP: [2, 3, 4]}, {"A109", "C226"}),
+        ({NESTED: None, TOP: [1, 3, 5]}, {"A109"}),  # where vLLM reads them, as vLLM does
+    ],
+)
+def test_ids_under_two_keys(name: str, ids: dict[str, Any], found: set[str], tmp_path: Path) -> None:
+    report = check(changed(name, tmp_path / "in", ids))
+    assert report.drafter is not None and report.drafter.spec.capture_points == (1, 3, 5)
+    assert {"A109", "C204", "C226"} & set(codes(report)) == found
+    if ids[NESTED] is None:
+        assert finding(report, "A109").expected == "perhaps layer 2, layer 4, layer 6"
+    if "C226" in found:
+        said = finding(report, "C226")
+        assert (said.where, said.found, said.expected) == (TOP, "[2, 3, 4]", "[0, 2, 4]")
+        assert "C226" not in codes(check(tmp_path / "in", aux=(1, 3, 5)))
+
+
+def test_a_flag_under_two_keys(tmp_path: Path) -> None:
+    config = {"eagle_config.norm_before_fc": False, "norm_before_fc": True}
+    report = check(changed("modelopt_midlayer", tmp_path / "in", config))
+    assert finding(report, "C226").fix == ("say which is right: --set norm_before_fc=VALUE",)
+    assert "C226" not in codes(check(tmp_path / "in", given={"norm_before_fc": False}))
 
 
 def test_without_ids_the_default_is_assumed_and_said(tmp_path: Path) -> None:
@@ -406,6 +465,64 @@ def test_states_dumped_through_vllm(tmp_path: Path) -> None:
     assert report.outcome == "converted" and report.proof is not None and report.proof.level == "anchored"
 
 
+@pytest.mark.parametrize("name", ["modelopt_layers", "modelopt_midlayer"])
+def test_its_training_s_own_logits_are_those_with_the_state_normed_twice(name: str) -> None:
+    """Recorded by make_modelopt.py from the model of 0.47.0 and 0.42.0."""
+    it = check(PRODUCERS / name, **SAID.get(name, {})).drafter
+    assert it is not None
+    weights = weights_of(it.spec, it.checkpoint, it.tensors, CPU)
+    sequence = read_sample(SAMPLE, it.spec).sequences[0]
+    embeds = load_file(DRAFTERS / "a_plain" / "model.safetensors")["embed_tokens.weight"].float()[sequence.tokens]
+    states = torch.cat([sequence.state(p) for p in it.spec.capture_points], dim=-1)
+    recorded = load_file(DATA / "expected" / f"{name}.safetensors")["s0.draft_logits_step0"]
+    for twice, close in ((True, True), (False, False)):
+        [ours] = DraftModel(it.spec, weights, state_normed_twice=twice).run(embeds, states, 1)
+        assert (float((ours[::4] - recorded).abs().max()) < 1e-4) is close
+
+
+def trained_twice_normed(folder: Path) -> Path:
+    """A drafter that fits its sample with the state normed twice: a_plain with unlike weights in its first norm, taken
+    out again where the embedding enters (q, k and v) and in hidden_norm.
+    """
+
+    def tensors(weights: dict[str, Any]) -> None:
+        more = torch.exp(0.3 * torch.randn(64, generator=torch.Generator().manual_seed(0)))
+        first = weights["layers.0.input_layernorm.weight"].float() * more
+        for part in "qkv":
+            name = f"layers.0.self_attn.{part}_proj.weight"
+            weights[name] = torch.cat([weights[name][:, :64] / more, weights[name][:, 64:]], dim=1).bfloat16()
+        weights["layers.0.input_layernorm.weight"] = first.bfloat16()
+        own = weights["layers.0.hidden_norm.weight"].float()
+        weights["layers.0.hidden_norm.weight"] = (own / first * first.pow(2).mean().sqrt()).bfloat16()
+
+    return changed("modelopt_layers", folder, None, tensors)
+
+
+def test_a_sample_shows_what_training_otherwise_costs(tmp_path: Path) -> None:
+    source = trained_twice_normed(tmp_path / "in")
+    report = run(source, tmp_path / "out", sample=SAMPLE, **SAID["modelopt_layers"])
+    found = finding(report, "C216")
+    assert found.severity == "warning" and "C227" not in codes(report)
+    said = re.search(r"step-0 accuracy ([\d.]+) -> ([\d.]+) %.* \(z = ([\d.]+)", found.found)
+    assert said is not None and float(said[1]) > float(said[2]) + 3 and float(said[3]) > 4
+    assert report.outcome == "converted"  # as NVIDIA's own engines would serve it
+    assert report.proof is not None and report.proof.level == "agreement"
+
+
+@pytest.mark.parametrize("name", ["modelopt_layers", "modelopt_midlayer"])
+def test_a_sample_shows_where_it_costs_nothing(name: str) -> None:
+    report = check(PRODUCERS / name, sample=SAMPLE, **SAID.get(name, {}))
+    assert "C216" not in codes(report)
+    found = finding(report, "C227")
+    assert found.severity == "note" and found.message.endswith("that makes no difference to this drafter")
+
+
+def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
+    source = changed("modelopt_midlayer", tmp_path / "in", {"hidden_act": "swish_like_nothing"})
+    report = check(source, sample=SAMPLE)
+    assert {"C216", "N104"} <= set(codes(report))
+
+
 def test_what_its_training_computed_otherwise_is_said() -> None:
     """Run by make_modelopt.py: 0.48 in the logits of step 0 with a_plain's weights."""
     assert "ModelOpt since 0.41" in finding(check(PRODUCERS / "modelopt_layers"), "C216").message
@@ -436,6 +553,48 @@ def test_yarn_over_plain_rope(tmp_path: Path) -> None:
 def test_its_other_heads_are_refused(config: dict[str, Any], why: str, tmp_path: Path) -> None:
     found = finding(check(changed("modelopt_midlayer", tmp_path / "in", config)), "F112")
     assert why in found.message
+
+
+# --- early speculators ---------------------------------------------------------------------------------------
+
+
+def test_a_converter_that_lost_the_decoder_layer_is_told_of_and_a_sample_shows_it(tmp_path: Path) -> None:
+    """speculators 0.2.0's own, run on specforge_sglang: what was named midlayer.* is as it was initialised."""
+    source, lost = (load_file(PRODUCERS / name / "model.safetensors") for name in ("specforge_sglang", LOST))
+    kept = {name for name in lost if name in source and torch.equal(lost[name], source[name])}
+    assert kept == {"fc.weight", "norm.weight", "lm_head.weight", "d2t", "t2d"}
+    assert torch.equal(lost["layers.0.hidden_norm.weight"], torch.ones(64, dtype=torch.bfloat16))
+    assert "loses a decoder layer named midlayer" in finding(check(PRODUCERS / LOST), "C206").message
+    assert "C206" not in codes(check(PRODUCERS / "speculators_010", aux=(1, 3, 5)))
+    report = run(PRODUCERS / LOST, tmp_path / "out", sample=SAMPLE, aux=(1, 3, 5))
+    assert report.outcome == "refused" and "N106" in errors(report) and not (tmp_path / "out").exists()
+
+
+def test_ids_that_the_converter_was_given_may_be_the_source_s(tmp_path: Path) -> None:
+    """speculators 0.2.0 wrote SpecForge's 0, 2, 4 as they came."""
+    found = finding(check(PRODUCERS / LOST), "A109")
+    assert (found.found, found.expected) == ("read as embedding, layer 2, layer 4", "perhaps layer 1, layer 3, layer 5")
+    trained = changed("speculators_0401", tmp_path / "in", {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]})
+    assert "A109" not in codes(check(trained))
+
+
+@pytest.mark.parametrize(
+    ("release", "by", "points"),
+    [
+        ("0.1.0", "Eagle3Speculator", (2, 16, 29)),
+        ("0.4.0.1", "Eagle3Speculator", (2, 16, 29)),  # converted: the default is the source's
+        ("0.3.0", "Eagle3DraftModel", (3, 17, 30)),  # trained: states are those after the layers that are named
+        ("0.4.0.1", "Eagle3DraftModel", (3, 17, 30)),
+        ("0.5.0", "Eagle3DraftModel", (2, 16, 29)),
+    ],
+)
+def test_points_that_early_speculators_does_not_write(
+    release: str, by: str, points: tuple[int, ...], tmp_path: Path
+) -> None:
+    config = {"speculators_version": release, "architectures": [by]}
+    report = check(changed("speculators_0401", tmp_path / "in", config), target=with_layers(tmp_path / "target", 32))
+    assert report.drafter is not None and report.drafter.spec.capture_points == points
+    assert "A105" in codes(report)
 
 
 # --- AngelSlim, EAGLE, NeMo AutoModel, TorchSpec ------------------------------------------------------------

@@ -49,5 +49,6 @@ def check_target(spec: DrafterSpec, provenance: Provenance, target: Target) -> I
 
 
 def _rope(rope: Rope) -> str:
-    scaling = "" if rope.kind == "default" else f", {rope.kind} " + ", ".join(f"{k} {v}" for k, v in rope.parameters)
-    return f"theta {rope.theta:g}{scaling}"
+    words = [] if rope.kind == "default" and not rope.parameters else [rope.kind]
+    words += [f"{name} {value}" for name, value in rope.parameters]
+    return f"theta {rope.theta:g}" + (f", {words[0]} {', '.join(words[1:])}" if words else "")

@@ -55,15 +55,24 @@ class DraftModel:
     Norms and logits are computed in fp32, everything else in the dtype of the weights.
     windows_move   False: a window lies over the step-0 keys and stays where it is in later steps, as in training;
                    True: it counts positions and moves on with the steps, own ones among them, as in engines
+    state_normed_twice   the first layer's input_layernorm, which is for the embedding, is run over the state as well
+                   before hidden_norm, as ModelOpt trains and no engine does (rules: `cautions`, kind unlike)
     Raises NotComputable where the spec has a part that this pass does not know.
     """
 
-    def __init__(self, spec: DrafterSpec, weights: Mapping[str, Tensor], windows_move: bool = False) -> None:
+    def __init__(
+        self,
+        spec: DrafterSpec,
+        weights: Mapping[str, Tensor],
+        windows_move: bool = False,
+        state_normed_twice: bool = False,
+    ) -> None:
         if spec.hidden_act not in _ACTIVATIONS:
             raise NotComputable(f"the activation {spec.hidden_act}")
         self.spec = spec
         self.weights = weights
         self.windows_move = windows_move
+        self.state_normed_twice = state_normed_twice
         self.device, self.dtype = weights["fc.weight"].device, weights["fc.weight"].dtype
         inverse, self._rope_scale = frequencies(spec.rope, spec.head_dim)
         self._inverse = inverse.to(self.device)
@@ -129,7 +138,10 @@ class DraftModel:
         sin = (torch.cat([angles, angles], dim=-1).sin()[:, None] * self._rope_scale).to(self.dtype)
         for i in range(self.spec.num_hidden_layers):
             name = f"layers.{i}"
-            normed = self._norm(hidden, f"{name}.hidden_norm.weight" if i == 0 else f"{name}.input_layernorm.weight")
+            state = (
+                self._norm(hidden, f"{name}.input_layernorm.weight") if self.state_normed_twice and i == 0 else hidden
+            )
+            normed = self._norm(state, f"{name}.hidden_norm.weight" if i == 0 else f"{name}.input_layernorm.weight")
             residual = hidden
             if i == 0:
                 residual = normed if self.spec.norm_before_residual else hidden

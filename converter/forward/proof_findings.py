@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from converter.findings import Finding, error, note, warning
@@ -12,6 +12,7 @@ from converter.forward.contrast import Contrast
 from converter.forward.evaluate import Difference
 from converter.forward.scores import Scores
 from converter.forward.search import Judgement
+from converter.forward.unlike import Measured
 from converter.forward.wiring import Wiring
 
 
@@ -103,6 +104,22 @@ def _shown(value: Any) -> str:
         if isinstance(value, tuple)
         else str(value)
     )
+
+
+def unlike(said: Finding, measured: Measured) -> Finding:
+    """C216 with what the sample shows of it, or C227 where it shows that nothing is lost."""
+    gain = measured.contrast
+    found = (
+        f"as the trainer computes and as engines do: {_fall(measured.trained, measured.served)}; log-likelihood "
+        f"{gain.mean:+.3f} per position for the trainer's (z = {gain.z:.1f}, {gain.positions:,} positions)"
+    )
+    if gain.verdict in ("worse", "equal"):
+        lost = (
+            "that makes no difference to this drafter" if gain.verdict == "equal" else "this drafter was not trained so"
+        )
+        return note("C227", f"{said.message}; by the sample {lost}", where=said.where, found=found, why=said.why)
+    more = (f"about {gain.needed:,} positions would tell",) if gain.verdict == "undecided" else ()
+    return replace(said, found=found, expected=" ".join(more), fix=())
 
 
 def never_right(rows: int) -> Finding:

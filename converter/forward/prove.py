@@ -30,6 +30,7 @@ from converter.forward.search import Alternatives, Judge, Judgement
 from converter.forward.sides import EngineFiles, Surroundings, engine, reference
 from converter.forward.states import States, random_states
 from converter.forward.target_head import TargetHead
+from converter.forward.unlike import measure
 from converter.forward.weights import EMBEDDING
 from converter.forward.wiring import Wiring, declared, flippable
 from converter.target_weights import TargetWeights
@@ -53,6 +54,7 @@ class Question:
     layers         of the target, None where unknown
     steps          draft steps to run
     judgement      what a search of the wiring found, where there was one, and the wiring that was declared before it
+    unlike         what the trainer computed and no engine does (unlike.COMPUTED), with the finding that says so
     """
 
     drafter: Drafter
@@ -67,6 +69,7 @@ class Question:
     min_accuracy: float | None = None
     judgement: Judgement | None = None
     declared: Wiring | None = None
+    unlike: tuple[str, Finding] | None = None
 
 
 @dataclass(frozen=True)
@@ -233,6 +236,10 @@ def _on_sample(
     else:
         judgement = question.judgement
         problems = findings_of.of_search(judgement, question.declared)
+    if question.unlike is not None:
+        computed, said = question.unlike
+        part = longest(sample.sequences, _COMPARED)
+        found.append(findings_of.unlike(said, measure(computed, first, part, min(question.steps, STEPS))))
     if question.min_accuracy is not None and scores.accuracy[0] < question.min_accuracy:
         found.append(findings_of.too_low(scores, question.min_accuracy))
     if not scores.right[0] and scores.rows[0] >= _ENOUGH:

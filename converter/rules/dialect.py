@@ -10,7 +10,7 @@ from converter.checkpoint.header import DTYPE_NAMES
 from converter.checkpoint.reader import Checkpoint
 from converter.drafter.drafter import Provenance
 from converter.drafter.quantised import companion_of, weight_of
-from converter.drafter.spec import DrafterSpec, Origin, Rope
+from converter.drafter.spec import NORM_FLAGS, DrafterSpec, Origin, Rope
 from converter.drafter.target import Target
 from converter.drafter.vocab import Form
 from converter.errors import UsageError
@@ -133,7 +133,7 @@ def _something_else(title: str) -> Finding:
 def _of(document: Mapping[str, Any], config: Mapping[str, Any]) -> Dialect:
     stated = lookup(config, document["release"]["key"]) if "release" in document else None
     release = stated if isinstance(stated, str) and _is_release(stated) else ""
-    rules = loading.for_release(document, release or None)
+    rules = loading.for_release(document, release or None, lambda condition: _shows(condition, config, ()))
     return Dialect(document["dialect"], document["title"], release, rules)
 
 
@@ -164,6 +164,10 @@ class DialectReading:
     tensors   canonical name -> name in the checkpoint
     dropped   tensor -> why no engine needs it
     carried   config keys that go over as they are: last part of the key -> value
+    stated_ids     the layer ids as written
+    other_meaning  the id rule by which they may be meant instead, and why; None where nothing says so
+    unlike         what the trainer computed and no engine does (a name in forward/unlike.py), and the finding that says
+                   so where no sample shows what it costs
     """
 
     spec: DrafterSpec | None
@@ -173,6 +177,8 @@ class DialectReading:
     carried: Mapping[str, Any]
     findings: tuple[Finding, ...]
     stated_ids: tuple[int, ...] | None
+    other_meaning: tuple[str, str] | None = None
+    unlike: tuple[str, Finding] | None = None
 
 
 def read(
@@ -189,7 +195,7 @@ def read(
     """
     rules = dialect.rules
     fields = {**(given or {}), **({"capture_points": tuple(points)} if points is not None else {})}
-    meaning = IdMeaning(rules["ids"]["rule"], target.layers, rules["ids"].get("default"))
+    meaning = id_meaning(dialect, target)
     tensors: dict[str, str] = {}
     dropped: dict[str, str] = {}
     findings: list[Finding] = []
@@ -216,13 +222,73 @@ def read(
     if spec is not None and fields.get("rope_scaling") == "none":
         origins = {**spec.origins, "rope": Origin("given", "on the command line")}
         spec = replace(spec, rope=Rope(spec.rope.theta), origins=origins)
-    findings += [*reading.findings, *_unknown_keys(dialect, config), *_cautions(dialect, config, fields, bare)]
+    cautions = _cautions(dialect, config, fields, bare)
+    findings += [*reading.findings, *_unknown_keys(dialect, config), *(f for computed, f in cautions if not computed)]
     findings += _release_known(dialect, config)
+    twice = _stated_twice(dialect, config, meaning, fields)
+    findings += twice.findings
     facts = {key: lookup(config, path) for key, path in rules.get("provenance", {}).items()}
     present = {key: lookup(config, key) for key in rules.get("carry", ())}
     carried = {key.rpartition(".")[2]: value for key, value in present.items() if value is not None}
     provenance = _provenance(dialect, facts)
-    return DialectReading(spec, provenance, tensors, dropped, carried, tuple(findings), reading.ids)
+    other = None if twice.agree or spec is None else _other_meaning(rules["ids"], spec.origins["capture_points"].where)
+    unlike = next((caution for caution in cautions if caution[0]), None)
+    return DialectReading(spec, provenance, tensors, dropped, carried, tuple(findings), reading.ids, other, unlike)
+
+
+def id_meaning(dialect: Dialect, target: Target) -> IdMeaning:
+    ids = dialect.rules["ids"]
+    return IdMeaning(ids["rule"], target.layers, ids.get("default"), ids.get("under"))
+
+
+def _other_meaning(ids: Mapping[str, Any], key: str) -> tuple[str, str] | None:
+    """Of ids that stand under `key`: the rule by which they may be meant instead, and why."""
+    if "perhaps" not in ids:
+        return None
+    rule = ids["rule"] if key in ids.get("under", {}) else ids["perhaps"]["rule"]
+    return rule, ids["perhaps"]["why"]
+
+
+@dataclass(frozen=True)
+class _Twice:
+    """agree   ids stand under two keys, in the numbering of each, and name the same layers: their meaning is told"""
+
+    findings: tuple[Finding, ...]
+    agree: bool
+
+
+def _stated_twice(dialect: Dialect, config: Mapping[str, Any], meaning: IdMeaning, given: Mapping[str, Any]) -> _Twice:
+    """C226 for a field that two keys state differently, where the user has not said which."""
+    findings = []
+    agree = False
+    for name, rule in dialect.rules["fields"].items():
+        present = [(key, value) for key in rule.get("keys", ()) if (value := lookup(config, key)) is not None]
+        if len(present) < 2 or name in given:
+            continue
+        (first, one), (second, other) = present[:2]
+        if rule.get("how") == "ids" and one != other:
+            agree = _points(meaning, first, one) == _points(meaning, second, other) is not None
+        if one != other and not agree:
+            findings.append(_differ(name, (first, one), (second, other)))
+    return _Twice(tuple(findings), agree)
+
+
+def _points(meaning: IdMeaning, key: str, ids: Any) -> tuple[int, ...] | None:
+    whole = isinstance(ids, list) and all(type(i) is int for i in ids)
+    return meaning.points(key, ids) if whole else None
+
+
+def _differ(name: str, used: tuple[str, Any], other: tuple[str, Any]) -> Finding:
+    option = "--aux POINTS" if name == "capture_points" else f"--set {name}=VALUE"
+    return warning(
+        "C226",
+        f"{used[0]} and {other[0]} do not say the same; the first is used",
+        where=other[0],
+        found=repr(other[1])[:120],
+        expected=repr(used[1])[:120],
+        why="engines read one or the other, so a server may have run it either way",
+        fix=(f"say which is right: {option}",) if name in (*NORM_FLAGS, "capture_points") else (),
+    )
 
 
 def _canonical(table: Mapping[str, str], name: str) -> str | None:
@@ -278,17 +344,23 @@ def _release_known(dialect: Dialect, config: Mapping[str, Any]) -> list[Finding]
 _CAUTIONS = {"lost": "C206", "meaning": "C215", "unlike": "C216"}
 
 
-def _cautions(dialect: Dialect, config: Mapping[str, Any], given: Mapping[str, Any], names: list[str]) -> list[Finding]:
+def _cautions(
+    dialect: Dialect, config: Mapping[str, Any], given: Mapping[str, Any], names: list[str]
+) -> list[tuple[str, Finding]]:
     """Known faults of the releases that wrote such a checkpoint, which nothing in it shows; none about a field that the
-    user has set."""
+    user has set. Each with the name of what the trainer computed otherwise, where that can be measured, or "".
+    """
     release = dialect.rules.get("release", {}).get("key", "config.json")
     return [
-        warning(
-            _CAUTIONS[caution.get("kind", "lost")],
-            caution["message"],
-            where=caution.get("where", release),
-            why=caution["why"],
-            fix=tuple(caution.get("fix", ())),
+        (
+            caution.get("computed", ""),
+            warning(
+                _CAUTIONS[caution.get("kind", "lost")],
+                caution["message"],
+                where=caution.get("where", release),
+                why=caution["why"],
+                fix=tuple(caution.get("fix", ())),
+            ),
         )
         for caution in dialect.rules.get("cautions", ())
         if caution.get("unless_set") not in given

@@ -10,7 +10,7 @@ value is read, and what an absent one means:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,11 +36,18 @@ class SpecReading:
 
 @dataclass(frozen=True)
 class IdMeaning:
-    """What decides the capture points beside the config: the id rule, the target's layers, the default's name."""
+    """What decides the capture points beside the config: the id rule, the target's layers, the default's name.
+
+    under   config key -> the id rule of ids that stand there, where it is another
+    """
 
     rule: str
     layers: int | None
     default: str | None
+    under: Mapping[str, str] | None = None
+
+    def points(self, key: str, ids: Sequence[int]) -> tuple[int, ...] | None:
+        return points_of((self.under or {}).get(key, self.rule), ids, self.layers)
 
 
 def lookup(config: Mapping[str, Any], path: str) -> Any:
@@ -99,7 +106,7 @@ def read_spec(
                 origins[field] = Origin("stated", key)
                 if rule.get("how") == "ids":
                     ids = values[field]
-                    values[field] = points_of(meaning.rule, ids, meaning.layers)
+                    values[field] = meaning.points(key, ids)
             elif derived and field in derived:
                 values[field], origins[field] = derived[field][0], Origin("derived", derived[field][1])
             if values.get(field) is None:

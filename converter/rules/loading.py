@@ -7,7 +7,7 @@ each release's rules are one flat mapping. `null` in a block takes a key away.
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -126,12 +126,17 @@ def covers(specifier: str, release: str) -> bool:
     return SpecifierSet(specifier).contains(release, prereleases=True)
 
 
-def for_release(document: Mapping[str, Any], release: str | None) -> dict[str, Any]:
-    """The rules of one release: the base with every block whose range covers it. None: the base alone."""
+def for_release(
+    document: Mapping[str, Any], release: str | None, met: Callable[[Mapping[str, Any]], bool] = lambda condition: True
+) -> dict[str, Any]:
+    """The rules of one release: the base with every block whose range covers it. None: the base alone.
+
+    met   says of a condition of a block's `when` whether the checkpoint meets it
+    """
     merged = {k: deepcopy(v) for k, v in document.items() if k != "releases"}
     for block in document.get("releases", ()):
-        if release is not None and covers(block["range"], release):
-            _merge(merged, {k: v for k, v in block.items() if k != "range"})
+        if release is not None and covers(block["range"], release) and all(map(met, block.get("when", ()))):
+            _merge(merged, {k: v for k, v in block.items() if k not in ("range", "when")})
     return merged
 
 

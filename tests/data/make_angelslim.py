@@ -1,6 +1,6 @@
 """Write a small AngelSlim drafter with angelslim 0.5.0's own model, on a CPU.
 
-    pip install torch transformers pillow, and --no-deps "angelslim==0.5.0"
+    pip install torch -e '.[fixtures]', and --no-deps "angelslim==0.5.0"
     python -m tests.data.make_angelslim
 
 The weights are those of the trained drafter a_plain. Replaced: the package's top modules, which import one that the
@@ -11,6 +11,10 @@ of a million, as AngelSlim's own for Qwen3 do, which the model does not read.
 
 from __future__ import annotations
 
+# First, for it says what is not installed.
+from tests.data.producer import PRODUCERS, SHAPE, check, weights
+
+# isort: split
 import importlib.util
 import json
 import shutil
@@ -20,8 +24,6 @@ import types
 from pathlib import Path
 
 import torch
-
-from tests.data.producer import PRODUCERS, SHAPE, check, weights
 
 _SPEC = importlib.util.find_spec("angelslim")
 assert _SPEC is not None and _SPEC.submodule_search_locations

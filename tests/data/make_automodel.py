@@ -1,6 +1,6 @@
 """Write a small NeMo AutoModel drafter with nemo-automodel 0.7.0's own model, on a CPU.
 
-    pip install torch transformers pillow, and --no-deps "nemo-automodel==0.7.0"
+    pip install torch -e '.[fixtures]', and --no-deps "nemo-automodel==0.7.0"
     python -m tests.data.make_automodel
 
 The weights are those of the trained drafter a_plain. Nothing of the package is replaced. The config is put together as
@@ -10,14 +10,16 @@ merged adapters writes them (:486-492), the names being those of state_dict() in
 
 from __future__ import annotations
 
+# First, for it says what is not installed.
+from tests.data.producer import PRODUCERS, TARGET, check, weights
+
+# isort: split
 import shutil
 
 import torch
 from nemo_automodel.components.speculative.eagle.draft_llama import LlamaEagle3DraftModel
 from safetensors.torch import save_file
 from transformers import AutoConfig
-
-from tests.data.producer import PRODUCERS, TARGET, check, weights
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Write small ModelOpt drafters with nvidia-modelopt's own conversion and export code, on a CPU, the target tiny.
 
-    pip install torch transformers "nvidia-modelopt==0.42.0"    (then 0.47.0: one fixture for each)
+    pip install torch -e '.[fixtures]' "transformers==4.57.6" "nvidia-modelopt==0.42.0"
+    (then 0.47.0: one fixture for each)
     python -m tests.data.make_modelopt
 
 The weights are those of the trained drafter a_plain; d2t is put into its buffer as ModelOpt's training script does.
@@ -10,6 +11,10 @@ test_producers.py imitates the names.
 
 from __future__ import annotations
 
+# First, for it says what is not installed.
+from tests.data.producer import DATA, POINTS, PRODUCERS, SHAPE, TARGET, check, weights
+
+# isort: split
 import shutil
 from copy import deepcopy
 from pathlib import Path
@@ -18,9 +23,8 @@ from typing import Any
 import modelopt
 import modelopt.torch.speculative as mtsp
 import torch
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
-
-from tests.data.producer import POINTS, PRODUCERS, SHAPE, TARGET, check, weights
 
 RELEASE = tuple(int(part) for part in modelopt.__version__.split(".")[:2])
 SAME = ("hidden_size", "vocab_size", "max_position_embeddings", "bos_token_id", "eos_token_id")  # the target's
@@ -44,7 +48,15 @@ def make(name: str) -> None:
     ours = weights("layers.0", but=["embed_tokens.weight", "t2d"])
     print(name, target.eagle_module.load_state_dict(ours))
     exact = deepcopy(target.eagle_module).float()
-    print("largest difference from a_plain's logits, step 0:", check(lambda e, s: chain(exact, e, s), steps=1))
+    own: list[torch.Tensor] = []
+
+    def kept(embeds: list[torch.Tensor], states: torch.Tensor) -> list[torch.Tensor]:
+        own[:] = chain(exact, embeds, states)
+        return own
+
+    print("largest difference from a_plain's logits, step 0:", check(kept, steps=1))
+    # What the trainer computed on the first sequence, every fourth row: another thing than any engine does (C216).
+    save_file({"s0.draft_logits_step0": own[0][0, ::4].contiguous()}, DATA / "expected" / f"{name}.safetensors")
     plain = deepcopy(exact)
     plain.layers[0].input_layernorm.forward = embedding_alone(plain.layers[0].input_layernorm)
     print("  the state not normalised by input_layernorm:", check(lambda e, s: chain(plain, e, s), steps=1))

@@ -1,6 +1,6 @@
 """Write small SpecForge drafters with specforge 0.2.0's own model, checkpoint and export code, on a CPU.
 
-    pip install torch transformers "specforge==0.2.0" --no-deps     (and datasets: nothing else of its list is imported)
+    pip install torch -e '.[fixtures]', and --no-deps "specforge==0.2.0"
     python -m tests.data.make_specforge
 
 The weights are those of the trained drafter a_plain. Nothing of the package is replaced; the training loop, which needs
@@ -10,6 +10,10 @@ its own filter of names (training/strategies/base.py:306-319).
 
 from __future__ import annotations
 
+# First, for it says what is not installed.
+from tests.data.producer import PRODUCERS, SHAPE, TARGET, check, weights
+
+# isort: split
 import json
 import shutil
 import tempfile
@@ -20,8 +24,6 @@ import torch
 from specforge.export import export_to_hf, export_to_sglang
 from specforge.modeling.auto import AutoDraftModel, AutoDraftModelConfig
 from specforge.training.strategies.base import Eagle3TrainStrategy
-
-from tests.data.producer import PRODUCERS, SHAPE, TARGET, check, weights
 
 CONFIG = {
     "architectures": ["LlamaForCausalLMEagle3"],

@@ -4,10 +4,13 @@ and what speculators' own model computed with them, to hold the other trainer's 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
+from packaging.requirements import Requirement
 from safetensors.torch import load_file
 
 DATA = Path(__file__).parent
@@ -46,3 +49,34 @@ def check(chain: Chain, steps: int = 3) -> float:
         ours = logits[0, : rows - step]
         worst = max(worst, float((ours if step == 0 else ours[::4]).sub(theirs).abs().max()))
     return worst
+
+
+# What each script was run with, beside the extra [fixtures]: what is installed with pip, and what with --no-deps.
+NEEDED = {
+    "make_specforge": (["transformers>=5"], ["specforge==0.2.0"]),
+    "make_modelopt": (["transformers<5,>=4.57", "nvidia-modelopt>=0.42"], []),
+    "make_automodel": (["transformers>=5"], ["nemo-automodel==0.7.0"]),
+    "make_angelslim": (["transformers>=5"], ["angelslim==0.5.0"]),
+    "make_speculators_early": (["transformers<4.58"], ["speculators<0.5"]),
+}
+
+
+def _absent(requirement: str) -> bool:
+    wanted = Requirement(requirement)
+    try:
+        return not wanted.specifier.contains(version(wanted.name), prereleases=True)
+    except PackageNotFoundError:
+        return True
+
+
+def _check_packages(script: str) -> None:
+    """End a script whose packages are not there, saying what to install."""
+    plain, alone = NEEDED.get(script, ([], []))
+    if any(map(_absent, [*plain, *alone])):
+        ways = ["pip install torch -e '.[fixtures]'", "pip install " + " ".join(f"'{r}'" for r in plain)]
+        ways += ["pip install --no-deps " + " ".join(f"'{r}'" for r in alone)] if alone else []
+        wanted = ", ".join([*plain, *alone])
+        sys.exit(f"{script}: needs {wanted}. In an environment of its own:\n  " + " && ".join(ways))
+
+
+_check_packages(Path(sys.argv[0]).stem)  # before the script imports them
