@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from converter.cli.common import CONTEXT, VERSION, fail, interruptible
+from converter.cli.common import CONTEXT, VERSION, fail, interruptible, reader_may_leave
+from converter.cli.look import diff_command, inspect_command
 from converter.cli.sample import sample_command
 from converter.drafter.spec import NORM_FLAGS
 
@@ -317,7 +317,7 @@ class _Show:
             sys.exit(failure.exit_code)
         code = 1 if report.outcome == "refused" else 0
         if not (self._quiet and code == 0):
-            with _reader_may_leave():
+            with reader_may_leave():
                 getattr(self._printer(), method)(report)
         sys.exit(code)
 
@@ -355,7 +355,7 @@ class _Show:
 
         text = json.dumps(as_json(report), indent=2)
         if self._as_json:
-            with _reader_may_leave():
+            with reader_may_leave():
                 click.echo(text)
         if self._file is not None:
             try:
@@ -364,16 +364,11 @@ class _Show:
                 raise OutputError(f"cannot write {self._file}: {problem.strerror}") from problem
 
     def _failed(self, problem: Any) -> None:
-        finding = getattr(problem, "finding", None)
-        document = {
-            "schema": "eagle3-convert/error/1",
-            "message": str(problem),
-            "exit_code": problem.exit_code,
-            "findings": [finding.as_json()] if finding else [],
-        }
-        text = json.dumps(document, indent=2)
+        from converter.report.document import error_json
+
+        text = json.dumps(error_json(problem), indent=2)
         if self._as_json:
-            with _reader_may_leave():
+            with reader_may_leave():
                 click.echo(text)
         if self._file is not None and problem.exit_code != 2 and self._file.parent.is_dir():
             with suppress(OSError):  # perhaps just what failed; the exit code is that of the problem itself
@@ -416,17 +411,9 @@ class _Show:
             yield lambda count: bar.advance(task, count)
 
 
-@contextmanager
-def _reader_may_leave() -> Iterator[None]:
-    """A reader that closes the pipe early (`| head`) is no error: the verdict is in the exit code."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 eagle3.add_command(sample_command)
+eagle3.add_command(inspect_command)
+eagle3.add_command(diff_command)
 
 
 def main() -> None:
