@@ -67,7 +67,7 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
             help="Let this finding through (a seal records it)."),
         "strict": click.option("--strict", is_flag=True, help="Treat warnings as errors."),
         "report": click.option("--report", "report_file", type=click.Path(path_type=Path, dir_okay=False),
-            metavar="FILE.json", help="Write the report there as well."),
+            metavar="FILE", help="Write the report there as well: .json, .sarif (SARIF 2.1.0) or .xml (JUnit)."),
         "json": click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout."),
         "verbose": click.option("-v", "--verbose", is_flag=True, help="Show everything that is otherwise counted."),
         "quiet": click.option("-q", "--quiet", is_flag=True, help="Print only errors."),
@@ -327,8 +327,10 @@ class _Show:
 
         if self._file is None:
             return
-        if self._file.suffix != ".json":
-            raise UsageError(f"--report {self._file}: reports are written as .json")
+        from converter.report.files import WRITERS
+
+        if self._file.suffix not in WRITERS:
+            raise UsageError(f"--report {self._file}: reports are written as {', '.join(WRITERS)}")
         if not self._file.parent.is_dir():
             raise UsageError(f"--report {self._file}: there is no folder {self._file.parent}")
         given = [Path(p) for p in (*self._options["mappings"], self._options.get("sample")) if p is not None]
@@ -348,31 +350,33 @@ class _Show:
         return Printer(sys.stderr if self._as_json else sys.stdout, self._verbose, self._quiet)
 
     def _write(self, report: Report) -> None:
-        if not (self._as_json or self._file):
-            return
-        from converter.errors import OutputError
-        from converter.report.document import as_json
-
-        text = json.dumps(as_json(report), indent=2)
         if self._as_json:
+            from converter.report.document import as_json
+
             with reader_may_leave():
-                click.echo(text)
+                click.echo(json.dumps(as_json(report), indent=2))
         if self._file is not None:
+            from converter.errors import OutputError
+            from converter.report.files import WRITERS
+
             try:
-                self._file.write_text(text + "\n", encoding="utf-8")
+                self._file.write_text(WRITERS[self._file.suffix](report), encoding="utf-8")
             except OSError as problem:
                 raise OutputError(f"cannot write {self._file}: {problem.strerror}") from problem
 
     def _failed(self, problem: Any) -> None:
-        from converter.report.document import error_json
-
-        text = json.dumps(error_json(problem), indent=2)
         if self._as_json:
+            from converter.report.document import error_json
+
             with reader_may_leave():
-                click.echo(text)
+                click.echo(json.dumps(error_json(problem), indent=2))
         if self._file is not None and problem.exit_code != 2 and self._file.parent.is_dir():
+            from converter.report.files import FAILURES
+
+            write = FAILURES.get(self._file.suffix)
             with suppress(OSError):  # perhaps just what failed; the exit code is that of the problem itself
-                self._file.write_text(text + "\n", encoding="utf-8")
+                if write is not None:
+                    self._file.write_text(write(problem), encoding="utf-8")
         from converter.report.text import Printer
 
         Printer(sys.stderr, self._verbose).failed(problem)
