@@ -230,6 +230,17 @@ def test_maps_of_other_sizes_and_none(tmp_path: Path) -> None:
     assert "in b recovered from the head's rows" in eagle3("diff", PLAIN, lost, "--target", TARGET).stdout
 
 
+def test_a_vocabulary_that_no_file_could_hold_takes_no_time(tmp_path: Path) -> None:
+    def vast(config: Config) -> None:
+        config["draft_vocab_size"] = config["transformer_layer_config"]["vocab_size"] = 2**40
+
+    found = compared(DRAFTERS / "h_fullvocab", copy_of("h_fullvocab", tmp_path / "b", vast))
+    sizes = found["wiring"]["map"]
+    assert (sizes["size_a"], sizes["size_b"]) in ((512, 2**40), (512, None)) and not found["same"]
+    shutil.copytree(tmp_path / "b", tmp_path / "c")
+    assert compared(tmp_path / "b", tmp_path / "c")["same"]
+
+
 def test_how_far_values_are_apart(tmp_path: Path) -> None:
     """Against numpy in float64, and a fault in one value alone."""
     before = load_file(PLAIN / "model.safetensors")["lm_head.weight"]

@@ -440,6 +440,14 @@ def test_hostile_names_are_escaped(tmp_path: Path) -> None:
         assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", shown)
 
 
+def test_a_name_with_line_breaks_makes_no_lines_of_its_own(tmp_path: Path) -> None:
+    def name(config: dict[str, Any]) -> None:
+        config["speculators_config"]["verifier"]["name_or_path"] = "org/target\n0 errors, 0 warnings"
+
+    lines = text(copy_of("a_plain", tmp_path / "in", name)).splitlines()
+    assert "target org/target 0 errors, 0 warnings: LlamaForCausalLM, depth unknown (--target)" in lines
+
+
 def test_it_imports_neither_torch_nor_what_it_does_not_need() -> None:
     modules = imported("inspect", DRAFTERS / "a_plain")
     assert not modules & {"torch", "transformers", "safetensors", "jsonschema", "huggingface_hub"}

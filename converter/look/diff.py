@@ -181,21 +181,29 @@ def _maps(a: Subject, b: Subject) -> MapPair:
     if x is None or y is None:
         sizes = (None if x is None else len(x), None if y is None else len(y))
         return MapPair(*sizes, max(size or 0 for size in sizes), stored_a=stored[0], stored_b=stored[1])
-    longest = max(len(x), len(y))
-    pairs = ((i, x[i] if i < len(x) else None, y[i] if i < len(y) else None) for i in range(longest))
-    differing = [pair for pair in pairs if pair[1] != pair[2]]
-    same_ids = bool(differing) and sorted(x) == sorted(y)
-    return MapPair(len(x), len(y), len(differing), tuple(differing[:FEW]), same_ids, stored[0], stored[1])
+    shorter = 0 if isinstance(x, range) and isinstance(y, range) else min(len(x), len(y))
+    differing = [(i, x[i], y[i]) for i in range(shorter) if x[i] != y[i]]
+    same_ids = bool(differing) and sorted(x) == sorted(y) if len(x) == len(y) else False
+    surplus = abs(len(x) - len(y))
+    first = [*differing[:FEW], *_surplus(x, y)][:FEW]
+    return MapPair(len(x), len(y), len(differing) + surplus, tuple(first), same_ids, stored[0], stored[1])
 
 
-def _target_ids(subject: Subject) -> list[int] | None:
-    """The target id of each draft id; None where there is a map to read, and none can be."""
+def _surplus(x: Sequence[int], y: Sequence[int]) -> Iterator[tuple[int, int | None, int | None]]:
+    """The first draft ids that only the longer map has."""
+    for i in range(min(len(x), len(y)), min(len(x), len(y)) + min(abs(len(x) - len(y)), FEW)):
+        yield i, x[i] if i < len(x) else None, y[i] if i < len(y) else None
+
+
+def _target_ids(subject: Subject) -> list[int] | range | None:
+    """The target id of each draft id, a range where there is no map; None where there is one, and it cannot be read."""
     drafter = subject.drafter
     assert drafter is not None
     if drafter.vocab is not None:
         ids: list[int] = drafter.vocab.ids.tolist()
         return ids
-    return None if drafter.spec.reduced_vocabulary or "d2t" in drafter.tensors else list(range(drafter.spec.vocab_size))
+    unread = drafter.spec.reduced_vocabulary or "d2t" in drafter.tensors
+    return None if unread else range(drafter.spec.vocab_size)
 
 
 def _embedding(a: Subject, b: Subject) -> FieldPair:

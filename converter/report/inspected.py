@@ -65,6 +65,7 @@ def as_json(it: Inspection) -> dict[str, Any]:
             "where": target.where,
         },
         "spec": spec,
+        "unsaid": dict(subject.unsaid),
         "points": {
             "trained": list(subject.points) if known else None,
             "words": subject.points_words,
@@ -213,29 +214,33 @@ class InspectPrinter(Printer):
         files += f" and {len(subject.source.weights) - 3} more" if len(subject.source.weights) > 3 else ""
         if seal is not None:
             engines = ", ".join(name.replace("==", " ") for name in seal["engines"]) or "no engine that it names"
-            self._line(f"An output of eagle3-convert {seal['made_by']}, for {engines}", "bold")
+            self._fact(f"An output of eagle3-convert {seal['made_by']}, for {engines}", "bold")
             origin = seal["made_from"] or "nothing that its seal names"
-            self._line(f"made from {origin}; proof: {seal['proof'] or 'none'}")
+            self._fact(f"made from {origin}; proof: {seal['proof'] or 'none'}")
             reader = seal["read_as"].replace("==", " ")
-            self._line(f"read here as {reader} reads it" if reader else "no engine of its seal reads its config")
+            self._fact(f"read here as {reader} reads it" if reader else "no engine of its seal reads its config")
         elif subject.dialect is not None:
             release = f" {subject.dialect.release}" if subject.dialect.release else ""
             told = ", ".join(subject.marks) or "--dialect, not by its marks"
-            self._line(f"{subject.dialect.title}{release} drafter", "bold")
-            self._line(f"told by {told}")
+            self._fact(f"{subject.dialect.title}{release} drafter", "bold")
+            self._fact(f"told by {told}")
         refusal = _refusal(it)
         if refusal is not None or (subject.dialect is None and seal is None):
             message = refusal.message if refusal is not None else "nothing here is known"
-            self._line(f"{'Not read' if subject.dialect else 'No drafter that is read here'}: {message}", "bold red")
+            self._fact(f"{'Not read' if subject.dialect else 'No drafter that is read here'}: {message}", "bold red")
             if refusal is not None and refusal.why:
-                self._line(refusal.why)
-        self._line(f"{files}: {len(checkpoint.tensors)} tensors, {size(checkpoint.nbytes)}, in {subject.source.given}")
+                self._fact(refusal.why)
+        self._fact(f"{files}: {len(checkpoint.tensors)} tensors, {size(checkpoint.nbytes)}, in {subject.source.given}")
         target = subject.target
         if target.architecture:
             depth = f", {target.layers} layers" if target.layers else ", depth unknown (--target)"
-            self._line(f"target {target.name + ': ' if target.name else ''}{target.architecture}{depth}")
+            self._fact(f"target {target.name + ': ' if target.name else ''}{target.architecture}{depth}")
         elif subject.drafter is not None:
-            self._line("target unknown (--target)")
+            self._fact("target unknown (--target)")
+
+    def _fact(self, text: str, style: str = "") -> None:
+        """One line, also where a stranger's name holds a line break."""
+        self._line(" ".join(text.split("\n")), style)
 
     def _wiring(self, it: Inspection) -> Iterator[tuple[str, str]]:
         spec = it.subject.spec
