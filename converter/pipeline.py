@@ -188,6 +188,11 @@ def validate(request: Request, told: Callable[[str], None] = _nobody) -> Report:
     return report
 
 
+def look(request: Request) -> Report:
+    """Open, recognise, read and check, and no more; `drafter` is None where the findings say why there is none."""
+    return _read(request, _nobody)
+
+
 def _verdicts(report: Report) -> None:
     """What stands in each engine's way."""
     assert report.drafter is not None and report.source is not None
@@ -611,4 +616,4 @@ def proof_json(report: Report) -> dict[str, Any]:
     return as_json(report.proof, report.sample)
 
 
-__all__ = ["Progress", "Provenance", "Report", "Request", "convert", "proof_json", "validate"]
+__all__ = ["Progress", "Provenance", "Report", "Request", "convert", "look", "proof_json", "validate"]

@@ -15,6 +15,7 @@ from converter.proving import Wish
 
 DATA = Path(__file__).parent / "data"
 DRAFTERS = DATA / "drafters"
+PRODUCERS = DATA / "producers"
 TARGET = DATA / "target-tiny"
 SAMPLE = DATA / "samples" / "tiny.safetensors"
 NAMES = sorted(p.name for p in DRAFTERS.iterdir())

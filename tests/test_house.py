@@ -26,6 +26,7 @@ FLOORS = [
     {"forward", "capture"},
     {"proving"},
     {"pipeline"},
+    {"look"},
     {"report"},
     {"cli"},
 ]

@@ -16,16 +16,21 @@ from typing import Any, get_args
 import pytest
 
 from converter import transforms
+from converter.drafter.drafter import Embedding
 from converter.drafter.layout import expected_tensors
 from converter.drafter.spec import FIELDS, DrafterSpec, How
-from converter.drafter.vocab import FORMS
+from converter.drafter.vocab import FORMS, MapSource
 from converter.findings import SEVERITIES
+from converter.look.diff import MEANINGS, diff
+from converter.look.inspect import inspect as look_at
+from converter.look.subject import Asked
+from converter.look.values import RELATIONS
 from converter.pipeline import Request, validate
-from converter.report import document, explain
+from converter.report import differing, document, explain, inspected
 from converter.rules import behaviours, ids, loading, targets
 from converter.rules.engine import known_releases
 from converter.rules.schema import check, load, validator
-from tests.support import DRAFTERS, SAMPLE, TARGET, run
+from tests.support import DRAFTERS, PRODUCERS, SAMPLE, TARGET, run
 
 RULES = {
     **{f"dialects/{name}.yaml": "dialect" for name in loading.names("dialects")},
@@ -89,6 +94,8 @@ def test_enumerations_are_the_registries() -> None:
     shared, engine = load()["rules"]["$defs"], load()["engine"]["$defs"]
     row, report, plan = load()["targets"]["$defs"], load()["report"]["$defs"], load()["plan"]["$defs"]
     page = load()["findings"]["$defs"]["page"]["properties"]
+    look = load()["inspect"]["$defs"]
+    pair, key = (load()["diff"]["$defs"][part]["properties"] for part in ("tensor", "key"))
     computed = [name for key, part in shared.items() if key.startswith("computed_") for name in part["properties"]]
     single = {*FIELDS, "rope.kind", "rope.names"} - {"rope", "layer_windows", "capture_points"}
     derived = {name for name, part in inspect.getmembers(DrafterSpec) if isinstance(part, property)}
@@ -113,6 +120,10 @@ def test_enumerations_are_the_registries() -> None:
         (load()["finding"]["properties"]["severity"]["enum"], SEVERITIES),
         (page["severity"]["enum"], SEVERITIES),
         (page, {"title", "severity", "allow", *explain.SECTIONS}),
+        (look["stored"]["enum"], {*get_args(MapSource), ""}),
+        (look["owners"]["properties"]["embedding_is"]["enum"], get_args(Embedding)),
+        (pair["relation"]["enum"], {*RELATIONS, "only in a", "only in b"}),
+        (key["meaning"]["enum"], MEANINGS),
     ):
         assert set(found) == set(registry)
     for fields in (shared["field_name"]["enum"], shared["every_field"]["required"], report["spec"]["required"],
@@ -234,6 +245,25 @@ def test_report_of_validate() -> None:
     found = document.as_json(report)
     assert found["outcome"] == "validated" and found["engines"][1]["findings"]
     assert_published(found, "report")
+
+
+def test_what_inspect_and_diff_print(tmp_path: Path) -> None:
+    run(DRAFTERS / "g_aux024", tmp_path / "out")
+    with_target, without = Asked(target=TARGET), Asked(engines=("sglang==0.5.9", "vllm==0.22.0"))
+    for folder in (DRAFTERS / "g_aux024", tmp_path / "out", PRODUCERS / "angelslim", TARGET):
+        for asked in (with_target, without):
+            assert_published(inspected.as_json(look_at(str(folder), asked)), "inspect")
+    for a, b in (("g_aux024", tmp_path / "out"), ("a_plain", DRAFTERS / "d_fcnorm_normout")):
+        assert_published(differing.as_json(diff(str(DRAFTERS / a), str(b), with_target)), "diff")
+
+
+@pytest.mark.parametrize("command", [("inspect", "no-such-folder"), ("diff", "no-such-folder", "nor-this")])
+def test_a_folder_that_cannot_be_looked_at_prints_an_error_document(command: tuple[str, ...]) -> None:
+    done = subprocess.run([sys.executable, "-m", "converter", *command, "--json"], capture_output=True, text=True)
+    assert done.returncode == 3
+    found = json.loads(done.stdout)
+    assert_published(found, "error")
+    assert check(found, command[0]) == [] and found["findings"][0]["code"] == "F100"
 
 
 def test_missing_input_prints_an_error_document(tmp_path: Path) -> None:

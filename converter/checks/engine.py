@@ -197,15 +197,15 @@ def _not_honoured(engine: EngineRelease, spec: DrafterSpec, field: str, view: Dr
     value, seen = getattr(spec, field), getattr(view, field)
     return error(
         CODES.get(field, OTHER),
-        f"{field} is {_shown(value)}; {engine} computes {_shown(seen)}",
+        f"{field} is {shown_value(value)}; {engine} computes {shown_value(seen)}",
         where=_origin(spec.origins.get(field)),
-        found=_shown(value),
-        expected=_shown(seen),
+        found=shown_value(value),
+        expected=shown_value(seen),
         why=engine.consequence(field),
     )
 
 
-def _shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, frozenset):
@@ -232,9 +232,9 @@ def _limit(engine: EngineRelease, spec: DrafterSpec, attribute: str) -> Finding:
     [kind] = allowed.keys() & limit.keys()
     return error(
         CODES.get(attribute, OTHER),
-        f"{attribute} is {_shown(value)}; {engine} takes {allowed[kind](limit[kind])}",
+        f"{attribute} is {shown_value(value)}; {engine} takes {allowed[kind](limit[kind])}",
         where=_origin(spec.origins.get(attribute.split(".")[0])),
-        found=_shown(value),
+        found=shown_value(value),
         expected=allowed[kind](limit[kind]),
         why=limit["otherwise"],
     )
@@ -361,4 +361,4 @@ def _no_ids(engine: EngineRelease, rule: TargetRule, spec: DrafterSpec, target: 
     )
 
 
-__all__ = ["Examination", "compare", "examine", "span"]
+__all__ = ["Examination", "compare", "examine", "shown_value", "span"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from converter.cli.common import CONTEXT, VERSION, fail, interruptible
+from converter.cli.common import CONTEXT, VERSION, fail, interruptible, reader_may_leave
+from converter.cli.look import diff_command, inspect_command
 from converter.cli.sample import sample_command
 from converter.drafter.spec import NORM_FLAGS
 
@@ -68,7 +68,7 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
             help="Let this finding through (a seal records it)."),
         "strict": click.option("--strict", is_flag=True, help="Treat warnings as errors."),
         "report": click.option("--report", "report_file", type=click.Path(path_type=Path, dir_okay=False),
-            metavar="FILE.json", help="Write the report there as well."),
+            metavar="FILE", help="Write the report there as well: .json, .sarif (SARIF 2.1.0) or .xml (JUnit)."),
         "json": click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout."),
         "verbose": click.option("-v", "--verbose", is_flag=True, help="Show everything that is otherwise counted."),
         "quiet": click.option("-q", "--quiet", is_flag=True, help="Print only errors."),
@@ -321,7 +321,7 @@ class _Show:
             sys.exit(failure.exit_code)
         code = 1 if report.outcome == "refused" else 0
         if not (self._quiet and code == 0):
-            with _reader_may_leave():
+            with reader_may_leave():
                 getattr(self._printer(), method)(report)
         sys.exit(code)
 
@@ -331,8 +331,10 @@ class _Show:
 
         if self._file is None:
             return
-        if self._file.suffix != ".json":
-            raise UsageError(f"--report {self._file}: reports are written as .json")
+        from converter.report.files import WRITERS
+
+        if self._file.suffix not in WRITERS:
+            raise UsageError(f"--report {self._file}: reports are written as {', '.join(WRITERS)}")
         if not self._file.parent.is_dir():
             raise UsageError(f"--report {self._file}: there is no folder {self._file.parent}")
         given = [Path(p) for p in (*self._options["mappings"], self._options.get("sample")) if p is not None]
@@ -352,36 +354,33 @@ class _Show:
         return Printer(sys.stderr if self._as_json else sys.stdout, self._verbose, self._quiet)
 
     def _write(self, report: Report) -> None:
-        if not (self._as_json or self._file):
-            return
-        from converter.errors import OutputError
-        from converter.report.document import as_json
-
-        text = json.dumps(as_json(report), indent=2)
         if self._as_json:
-            with _reader_may_leave():
-                click.echo(text)
+            from converter.report.document import as_json
+
+            with reader_may_leave():
+                click.echo(json.dumps(as_json(report), indent=2))
         if self._file is not None:
+            from converter.errors import OutputError
+            from converter.report.files import WRITERS
+
             try:
-                self._file.write_text(text + "\n", encoding="utf-8")
+                self._file.write_text(WRITERS[self._file.suffix](report), encoding="utf-8")
             except OSError as problem:
                 raise OutputError(f"cannot write {self._file}: {problem.strerror}") from problem
 
     def _failed(self, problem: Any) -> None:
-        finding = getattr(problem, "finding", None)
-        document = {
-            "schema": "eagle3-convert/error/1",
-            "message": str(problem),
-            "exit_code": problem.exit_code,
-            "findings": [finding.as_json()] if finding else [],
-        }
-        text = json.dumps(document, indent=2)
         if self._as_json:
-            with _reader_may_leave():
-                click.echo(text)
+            from converter.report.document import error_json
+
+            with reader_may_leave():
+                click.echo(json.dumps(error_json(problem), indent=2))
         if self._file is not None and problem.exit_code != 2 and self._file.parent.is_dir():
+            from converter.report.files import FAILURES
+
+            write = FAILURES.get(self._file.suffix)
             with suppress(OSError):  # perhaps just what failed; the exit code is that of the problem itself
-                self._file.write_text(text + "\n", encoding="utf-8")
+                if write is not None:
+                    self._file.write_text(write(problem), encoding="utf-8")
         from converter.report.text import Printer
 
         Printer(sys.stderr, self._verbose).failed(problem)
@@ -420,17 +419,9 @@ class _Show:
             yield lambda count: bar.advance(task, count)
 
 
-@contextmanager
-def _reader_may_leave() -> Iterator[None]:
-    """A reader that closes the pipe early (`| head`) is no error: the verdict is in the exit code."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 eagle3.add_command(sample_command)
+eagle3.add_command(inspect_command)
+eagle3.add_command(diff_command)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -33,3 +34,13 @@ def interruptible() -> Iterator[None]:
 def fail(code: int, message: str) -> NoReturn:
     click.echo(f"error  {message}", err=True)
     sys.exit(code)
+
+
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """A reader that closes the pipe early (`| head`) is no error: the verdict is in the exit code."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

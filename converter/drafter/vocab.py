@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 Form = Literal["offsets", "ids"]
 FORMS: tuple[Form, ...] = ("offsets", "ids")
+# Where the ids of a map come from.
+MapSource = Literal["offsets", "ids", "t2d", "head", "identity"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class VocabularyMap:
     """
 
     ids: NDArray[np.int64]
-    source: Literal["offsets", "ids", "t2d", "head", "identity"]
+    source: MapSource
 
     @property
     def identity(self) -> bool:

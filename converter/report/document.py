@@ -9,6 +9,7 @@ from typing import Any
 from converter import seal
 from converter.drafter.points import describe_points
 from converter.drafter.spec import FIELDS, DrafterSpec
+from converter.errors import Eagle3Error, InputError
 from converter.pipeline import Report, proof_json
 from converter.rules.forms import TrainerForm
 from converter.version import __version__
@@ -23,7 +24,7 @@ def as_json(report: Report) -> dict[str, Any]:
     converted = report.outcome == "converted"
     return {
         "schema": SCHEMA,
-        "tool": {"name": "eagle3-convert", "version": __version__},
+        "tool": tool_json(),
         "command": list(report.request.command),
         "outcome": report.outcome,
         "input": {
@@ -64,6 +65,21 @@ def as_json(report: Report) -> dict[str, Any]:
         else None,
         "suits": [s.as_json() for s in report.suits] if converted else [],
         "launch": launch_lines(report) if converted else [],
+    }
+
+
+def tool_json() -> dict[str, str]:
+    return {"name": "eagle3-convert", "version": __version__}
+
+
+def error_json(problem: Eagle3Error) -> dict[str, Any]:
+    """What stands for a document where a command ended before there was one (schemas/error.schema.json)."""
+    finding = problem.finding if isinstance(problem, InputError) else None
+    return {
+        "schema": "eagle3-convert/error/1",
+        "message": str(problem),
+        "exit_code": problem.exit_code,
+        "findings": [finding.as_json()] if finding is not None else [],
     }
 
 

@@ -70,7 +70,7 @@ class Printer:
 
     def _refusal(self, report: Report) -> None:
         stopping = [f for f in report.findings if f.severity == "error" and not f.allowed]
-        unable = [e for e in report.engines if any(_names(e, f.message) for f in stopping)]
+        unable = [e for e in report.engines if any(names_engine(e, f.message) for f in stopping)]
         engines = _engine_list(unable or report.engines)
         # What an engine's own fault leads to (caused_by) is no other reason.
         by_engine = all((f.caused_by or f.code).startswith("K") for f in report.findings if f.severity == "error")
@@ -368,7 +368,7 @@ def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def _names(engine: EngineRelease, message: str) -> bool:
+def names_engine(engine: EngineRelease, message: str) -> bool:
     """Whether the message is about this release, and not one that begins like it."""
     return re.search(rf"\b{re.escape(str(engine))}(?!\.?\w)", message) is not None
 

@@ -16,7 +16,7 @@ from converter.drafter.vocab import Form
 from converter.errors import UsageError
 from converter.findings import Finding, error, note, warning
 from converter.rules import loading
-from converter.rules.fields import IdMeaning, leaves, lookup, read_spec
+from converter.rules.fields import IdMeaning, keys_read, leaves, lookup, read_spec
 from converter.rules.names import first_match, match, translate
 
 
@@ -84,6 +84,28 @@ def _document(name: str) -> Mapping[str, Any]:
     if name not in known:
         raise UsageError(f"--dialect {name}: expected one of {', '.join(known)}")
     return loading.load("dialects", name)
+
+
+def marks_of(dialect: Dialect, config: Mapping[str, Any], tensors: Iterable[str]) -> list[str]:
+    """The marks by which the files are this dialect's, in words; empty where they bear none (--dialect)."""
+    names = list(tensors)
+    bare = [name.removeprefix(wrapper_of(names)) for name in names]
+    mark = next((m for m in dialect.rules["recognise"] if _marked(m, config, bare)), None)
+    if mark is None:
+        return []
+    groups = [g["any"] for g in mark["all"] if "any" in g] if "all" in mark else [[mark]]
+    shown = (next(c for c in group if _shows(c, config, bare)) for group in groups)
+    return list(dict.fromkeys(_mark_words(c, config) for c in shown))
+
+
+def _mark_words(condition: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    if "tensor" in condition:
+        return str(condition["tensor"])
+    value = lookup(config, condition["key"])
+    value = value[0] if isinstance(value, list) and value else value
+    if value is None:
+        return f"no {condition['key']}"
+    return f"{condition['key']}" + (f" = {value}" if isinstance(value, str | int | float) else "")
 
 
 def _marked(mark: Mapping[str, Any], config: Mapping[str, Any], names: Sequence[str]) -> bool:
@@ -413,10 +435,7 @@ def _unknown_keys(dialect: Dialect, config: Mapping[str, Any]) -> list[Finding]:
     known = {mark["key"] for mark in rules["recognise"] if "key" in mark}
     known |= {*rules.get("ignore", {}), *rules.get("provenance", {}).values(), *rules.get("carry", ())}
     known |= {rules["release"]["key"]} if "release" in rules else set()
-    for rule in rules["fields"].values():
-        for key in rule.get("keys", ()):
-            # A reader that takes a whole object (rope) says which of its keys it uses.
-            known |= {".".join(filter(None, (key, part))) for part in rule.get("uses", ("",))}
+    known |= keys_read(rules["fields"])
     return [
         warning(
             "C204",

@@ -22,7 +22,7 @@ from converter.errors import UsageError
 from converter.rules import ids as id_rules
 from converter.rules import loading
 from converter.rules.behaviours import EMBEDDINGS, LAUNCH, POINTS, WRITERS
-from converter.rules.fields import IdMeaning, read_spec
+from converter.rules.fields import IdMeaning, SpecReading, lay_flat, lookup, read_spec
 from converter.rules.names import first_match, translate, translate_back
 from converter.rules.targets import TargetRule, target_rule
 
@@ -174,13 +174,41 @@ class EngineRelease:
         self, config: Mapping[str, Any], names: Iterable[str], target: Target, launch: Mapping[str, Any]
     ) -> EngineView:
         """What this release makes of a config, tensor names and launch options."""
+        return self.loads(self.read_config(config, target, launch).spec, names)
+
+    def laid_flat(self, config: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
+        """The config in the layout that `read` describes, and why there is none: one of another layout that this
+        release knows has its keys brought to the top.
+        """
+        for key, layout in self.rules.get("layouts", {}).items():
+            if lookup(config, key) is not None:
+                flat = lay_flat(config, layout["base"], layout["keys"]) if "base" in layout else None
+                return flat, "" if flat is not None else layout["otherwise"]
+        return config, ""
+
+    def read_config(
+        self,
+        config: Mapping[str, Any],
+        target: Target,
+        launch: Mapping[str, Any],
+        *,
+        given: Mapping[str, Any] | None = None,
+        derived: Mapping[str, tuple[Any, str]] | None = None,
+    ) -> SpecReading:
+        """The spec that this release reads; `given` and `derived` as in `read_spec`."""
         rule = self.target(target.architecture)
         meaning = IdMeaning(rule.id_rule if rule else "literal", target.layers, rule.default_points if rule else None)
-        spec = read_spec(config, self.rules["read"], meaning, launch=launch).spec
+        reading = read_spec(config, self.rules["read"], meaning, given=given, derived=derived, launch=launch)
+        if reading.spec is None:
+            return reading
+        # Engines capture while they walk through the layers, whatever the order of the ids, and each layer once.
+        points = tuple(sorted(set(reading.spec.capture_points)))
+        return replace(reading, spec=replace(reading.spec, capture_points=points))
+
+    def loads(self, spec: DrafterSpec | None, names: Iterable[str]) -> EngineView:
+        """Where tensors of these names go in a drafter that this release builds by `spec`."""
         if spec is None:
             return EngineView(None, {}, (), tuple(names))
-        # Engines capture while they walk through the layers, whatever the order of the ids, and each layer once.
-        spec = replace(spec, capture_points=tuple(sorted(set(spec.capture_points))))
         wanted = expected_tensors(spec)
         received: dict[str, str] = {}
         packed: set[str] = set()  # weights that come with scales, perhaps under another name than `weight`
@@ -217,6 +245,12 @@ class EngineRelease:
             if rule and rule.capture(point, target.layers) != "works":
                 return f"the target's class does not hand out {describe_point(point)}"
         return ""
+
+    def other_class(self, config: Mapping[str, Any]) -> str:
+        """What this release does with the class that a config names, where that is none of its drafters; else ""."""
+        classes, named = self.rules.get("draft_classes"), config.get("architectures")
+        first = named[0] if isinstance(named, list) and named else None
+        return "" if classes is None or first in classes["names"] else str(classes["otherwise"])
 
     def launch_command(
         self, target: Target, out: str, steps: int, spec: DrafterSpec

@@ -58,6 +58,36 @@ def lookup(config: Mapping[str, Any], path: str) -> Any:
     return node
 
 
+def lay_flat(config: Mapping[str, Any], base: str, keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The object at `base` with top-level `keys` over it, each read by a rule of `keys`, `map` and `default`; None
+    where there is no such object, or a value that a `map` does not have.
+    """
+    inner = lookup(config, base)
+    if not isinstance(inner, Mapping):
+        return None
+    flat = dict(inner)
+    for key, rule in keys.items():
+        _, value = _first_present(config, rule)
+        value = rule.get("default") if value is _ABSENT else value
+        if "map" in rule:
+            if not isinstance(value, str) or value not in rule["map"]:
+                return None
+            value = rule["map"][value]
+        if value is not None:
+            flat[key] = value
+    return flat
+
+
+def keys_read(rules: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Dotted keys that these field rules look at; of a whole object (rope) those of its keys that its reader uses."""
+    return {
+        ".".join(filter(None, (key, part)))
+        for rule in rules.values()
+        for key in rule.get("keys", ())
+        for part in rule.get("uses", ("",))
+    }
+
+
 def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Dotted paths of everything that is no non-empty object."""
     for key, value in config.items():

@@ -1,0 +1,127 @@
+"""`eagle3 inspect` and `eagle3 diff`; what they do is in converter/look/."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from converter.cli.common import CONTEXT, VERSION, fail, interruptible, reader_may_leave
+
+_T = TypeVar("_T")
+_PATH = click.Path(path_type=Path)
+
+
+def _shared(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("-v", "--verbose", is_flag=True, help="Show everything that is otherwise counted."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option(
+            "--mapping", "mappings", multiple=True, type=_PATH, metavar="FILE", help="Rules of your own, as in convert."
+        ),
+        click.option(
+            "--target-arch", default="", metavar="CLASS", help="The target's class where no --target is at hand."
+        ),
+        click.option(
+            "--target",
+            type=_PATH,
+            metavar="PATH_OR_ID",
+            help="The model it drafts for: its folder, its config.json, or org/name[@revision] on the Hub.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("inspect", context_settings=CONTEXT, short_help="Tell what a drafter is.")
+@click.argument("source", metavar="DRAFTER")
+@click.option(
+    "--engine",
+    "engines",
+    multiple=True,
+    metavar="NAME[==RELEASE]",
+    help="Whose view of the folder is shown. [default: the newest of every engine]",
+)
+@click.option("--dialect", default="", metavar="NAME", help="Read it as this dialect, whatever it looks like.")
+@_shared
+@VERSION
+def inspect_command(
+    source: str, engines: tuple[str, ...], dialect: str, as_json: bool, verbose: bool, **rest: Any
+) -> None:
+    """Tell on one screen what the drafter DRAFTER is: who wrote it, its wiring, its parts and their cost, and what each
+    engine would make of the folder as it is. Nothing is run or converted, and nothing is too broken to look at that can
+    be opened.
+    """
+
+    def work() -> Any:
+        from converter.look.inspect import inspect
+        from converter.look.subject import Asked
+
+        return inspect(source, Asked(engines, rest["target"], rest["target_arch"], dialect))
+
+    found = _run(work, rest["mappings"], as_json)
+    from converter.report.inspected import InspectPrinter
+    from converter.report.inspected import as_json as document
+
+    with reader_may_leave():
+        if as_json:
+            click.echo(json.dumps(document(found), indent=2))
+        else:
+            InspectPrinter(sys.stdout, verbose).inspected(found)
+
+
+def _run(work: Callable[[], _T], mappings: tuple[Path, ...], as_json: bool) -> _T:
+    """The result of `work`; ends the command with text, the error document and the exit code where there is none."""
+    from converter.errors import Eagle3Error
+
+    try:
+        with interruptible():
+            from converter.rules import loading
+
+            for path in mappings:
+                loading.add(path)
+            return work()
+    except Eagle3Error as problem:
+        from converter.report.document import error_json
+        from converter.report.text import Printer
+
+        if as_json:
+            with reader_may_leave():
+                click.echo(json.dumps(error_json(problem), indent=2))
+        Printer(sys.stderr).failed(problem)
+        sys.exit(problem.exit_code)
+    except KeyboardInterrupt:
+        fail(130, "interrupted")
+
+
+@click.command("diff", context_settings=CONTEXT, short_help="Tell what differs between two drafters.")
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@_shared
+@VERSION
+def diff_command(a: str, b: str, as_json: bool, verbose: bool, **rest: Any) -> None:
+    """Tell what differs between the drafters A and B: wiring first, then the rest of the spec, the tensors by their
+    canonical names, and config keys. They may be of different trainers, or outputs of this tool, which are read as
+    their engine reads them. Exit code 0: the same drafter; 1: they differ.
+    """
+
+    def work() -> Any:
+        from converter.look.diff import diff
+        from converter.look.subject import Asked
+
+        return diff(a, b, Asked(target=rest["target"], target_arch=rest["target_arch"]))
+
+    found = _run(work, rest["mappings"], as_json)
+    from converter.report.differing import DiffPrinter
+    from converter.report.differing import as_json as document
+
+    with reader_may_leave():
+        if as_json:
+            click.echo(json.dumps(document(found), indent=2))
+        else:
+            DiffPrinter(sys.stdout, verbose).differing(found)
+    sys.exit(0 if found.same else 1)

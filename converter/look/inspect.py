@@ -1,0 +1,129 @@
+"""What a drafter is, without converting or running it: everything that `eagle3 inspect` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from converter.drafter.drafter import Drafter
+from converter.drafter.vocab import VocabularyMap
+from converter.look.engines import Seen, seen_by
+from converter.look.parts import Cost, Group, cost_of, grouped, heaped
+from converter.look.subject import Asked, Subject, open_subject
+from converter.rules import loading
+from converter.rules.engine import resolve
+from converter.rules.fields import leaves, lookup
+
+LOWEST = 256  # byte tokens and the like are the first of most vocabularies
+
+
+@dataclass(frozen=True)
+class MapFacts:
+    """source: how the map was stored (offsets, ids, t2d, head), "" for none over a full vocabulary.
+
+    agrees    with t2d; None where there is none
+    identity  draft id i is target id i
+    lowest    how many of the target's first `LOWEST` ids the draft vocabulary holds
+    special   config key -> target id -> whether it is in the draft vocabulary
+    """
+
+    source: str
+    agrees: bool | None
+    identity: bool
+    lowest: int
+    special: Mapping[str, Mapping[int, bool]]
+
+
+@dataclass(frozen=True)
+class Owners:
+    """embedding: own, or none; embedding_is: as Drafter.embedding; embedding_trained: the input says so
+
+    head: own, the embedding (tied), or none; head_frozen: its trainer freezes it, None where that is not known
+    """
+
+    embedding: str
+    embedding_is: str
+    embedding_trained: bool
+    head: str
+    head_frozen: bool | None
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """facts about a folder; map, owners and cost are None where no spec could be read (map also where it is none)."""
+
+    subject: Subject
+    groups: tuple[Group, ...]
+    engines: tuple[Seen, ...]
+    map: MapFacts | None = None
+    owners: Owners | None = None
+    cost: Cost | None = None
+    command: tuple[str, ...] = field(default=())
+
+    def count(self, severity: str) -> int:
+        return sum(f.severity == severity for f in self.subject.findings)
+
+
+def inspect(given: str, asked: Asked) -> Inspection:
+    """Raises InputError where nothing can be opened, UsageError for options that name nothing."""
+    wanted = asked.engines or tuple(loading.names("engines"))
+    releases = [release for requirement in wanted for release in resolve(requirement)]
+    subject = open_subject(given, asked)
+    checkpoint, drafter = subject.source.checkpoint, subject.drafter
+    seen = tuple(seen_by(release, subject) for release in releases)
+    groups = tuple(grouped(checkpoint, subject.tensors) if subject.tensors else heaped(checkpoint))
+    if drafter is None:
+        return Inspection(subject, groups, seen)
+    return Inspection(
+        subject,
+        groups,
+        seen,
+        _map_facts(drafter, subject.source.config),
+        _owners(drafter, subject),
+        cost_of(drafter.spec, checkpoint, subject.tensors),
+    )
+
+
+def _map_facts(drafter: Drafter, config: Mapping[str, Any]) -> MapFacts | None:
+    spec, vocab = drafter.spec, drafter.vocab
+    if vocab is None:
+        return None if spec.reduced_vocabulary else MapFacts("", None, True, min(LOWEST, spec.vocab_size), {})
+    held = set(vocab.ids.tolist())
+    special = {key: {i: i in held for i in ids} for key, ids in _special(config, spec.vocab_size)}
+    lowest = sum(i in held for i in range(min(LOWEST, spec.vocab_size)))
+    return MapFacts(vocab.source, _agrees(drafter, vocab), vocab.identity, lowest, special)
+
+
+def _agrees(drafter: Drafter, vocab: VocabularyMap) -> bool | None:
+    """Whether t2d marks exactly the ids of the map."""
+    import numpy as np
+
+    name = drafter.tensors.get("t2d")
+    if name is None:
+        return None
+    return bool(np.array_equal(np.flatnonzero(drafter.checkpoint.read(name)), np.sort(vocab.ids)))
+
+
+def _special(config: Mapping[str, Any], vocab_size: int) -> Iterator[tuple[str, list[int]]]:
+    """Ids that the config names: bos, eos and pad, wherever it keeps them."""
+    for leaf in leaves(config):
+        key = leaf.rpartition(".")[2]
+        if key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+            value = lookup(config, leaf)
+            ids = value if isinstance(value, list) else [value]
+            found = [i for i in ids if isinstance(i, int) and not isinstance(i, bool) and 0 <= i < vocab_size]
+            if found:
+                yield key, found
+
+
+def _owners(drafter: Drafter, subject: Subject) -> Owners:
+    head = "own" if any(n.startswith("lm_head.") for n in subject.tensors) else "none"
+    frozen = subject.dialect.rules.get("head") if subject.dialect is not None else None
+    return Owners(
+        embedding="own" if "embed_tokens.weight" in subject.tensors else "none",
+        embedding_is=drafter.embedding,
+        embedding_trained=drafter.provenance.embedding_trained,
+        head="the embedding" if drafter.spec.tie_word_embeddings else head,
+        head_frozen=None if frozen is None else frozen == "frozen",
+    )

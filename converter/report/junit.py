@@ -1,0 +1,150 @@
+"""A report as JUnit XML, which CI systems show: a suite for the drafter and one per engine release, a case per finding.
+
+There is no standard; this is what Jenkins, GitLab and GitHub's readers have in common: `testsuites`, `testsuite` with
+counts, `testcase` with `classname` and `name`, and in it `failure`, `error`, `skipped` or `system-out`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+from converter.errors import Eagle3Error, InputError
+from converter.findings import Finding
+from converter.pipeline import Report
+from converter.report.explain import GROUPS, catalogue
+from converter.report.text import clean, names_engine
+from converter.rules.engine import EngineRelease
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, section 2.2
+_DRAFTER = "FTVACN"  # groups of findings about the drafter itself
+
+
+@dataclass(frozen=True)
+class _Case:
+    """outcome: passed, failure, error or skipped; message for the last three, text for all"""
+
+    name: str
+    outcome: str = "passed"
+    kind: str = ""
+    message: str = ""
+    text: str = ""
+
+
+def as_junit(report: Report) -> str:
+    """Errors that stop are failures; allowed ones are skipped; warnings and notes pass, with what they say."""
+    suites = {"drafter": list(_drafter(report))}
+    for engine in report.engines:
+        suites[engine.requirement] = list(_engine(report, engine))
+    return _text(suites)
+
+
+def failure(problem: Eagle3Error) -> str:
+    """One case that could not be run."""
+    finding = problem.finding if isinstance(problem, InputError) else None
+    name = _title(finding) if finding is not None else "usage" if problem.exit_code == 2 else "output"
+    text = _body([finding]) if finding is not None else str(problem)
+    return _text({"drafter": [_Case(name, "error", finding.code if finding else name, str(problem), text)]})
+
+
+def _drafter(report: Report) -> Iterator[_Case]:
+    mine = [f for f in report.findings if f.code[0] in _DRAFTER or not report.engines]
+    yield from _cases(mine)
+    for group in _DRAFTER:
+        if not any(f.code[0] == group for f in mine):
+            yield _without_findings(group, report)
+
+
+def _without_findings(group: str, report: Report) -> _Case:
+    name = f"{group}: {GROUPS[group]}"
+    if group == "N" and report.proof is None:
+        return _Case(name, "skipped", message="nothing was run (--sample FILE or --prove)")
+    if group not in "F" and report.drafter is None:
+        return _Case(name, "skipped", message="not looked at: the drafter could not be read")
+    return _Case(name)
+
+
+def _engine(report: Report, engine: EngineRelease) -> Iterator[_Case]:
+    """What stands in one release's way. A report of `convert` has all engines' findings together."""
+    findings = report.verdicts.get(engine.requirement)
+    if findings is None and report.plan is None and not _of_engines(report):
+        yield _Case("K: " + GROUPS["K"], "skipped", message="not looked at: the drafter is not in order")
+        return
+    if findings is None:
+        findings = [
+            f
+            for f in _of_engines(report)
+            if names_engine(engine, f.message) or not any(names_engine(e, f.message) for e in report.engines)
+        ]
+    yield from _cases(findings)
+    if not any(f.code[0] == "K" for f in findings):
+        yield _Case("K: " + GROUPS["K"])
+
+
+def _of_engines(report: Report) -> list[Finding]:
+    return [f for f in report.findings if f.code[0] not in _DRAFTER]
+
+
+def _cases(findings: Sequence[Finding]) -> Iterator[_Case]:
+    """A case per code, with every finding of it."""
+    by_code: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_code.setdefault(finding.code, []).append(finding)
+    for code, several in by_code.items():
+        name, text = _title(several[0]), _body(several)
+        stopping = [f for f in several if f.severity == "error" and not f.allowed]
+        if stopping:
+            yield _Case(name, "failure", code, "; ".join(f.message for f in stopping), text)
+        elif any(f.severity == "error" for f in several):
+            yield _Case(name, "skipped", message=f"allowed: {several[0].message}", text=text)
+        else:
+            yield _Case(name, text=text)
+
+
+def _title(finding: Finding) -> str:
+    return f"{finding.code}: {catalogue()[finding.code]['title']}"
+
+
+def _body(findings: Iterable[Finding]) -> str:
+    parts = []
+    for f in findings:
+        rows = [("where", f.where), ("found", f.found), ("expected", f.expected), ("why", f.why)]
+        rows += [("to mend it", fix) for fix in f.fix]
+        parts.append("\n".join([f"{f.severity}: {f.message}", *(f"{name}: {text}" for name, text in rows if text)]))
+    return "\n\n".join(parts)
+
+
+def _text(suites: dict[str, list[_Case]]) -> str:
+    every = [case for cases in suites.values() for case in cases]
+    root = ElementTree.Element("testsuites", {"name": "eagle3-convert", **_counts(every)})
+    for name, cases in suites.items():
+        suite = ElementTree.SubElement(root, "testsuite", {"name": _legal(name), **_counts(cases)})
+        for case in cases:
+            _add(suite, case, f"eagle3.{name}")
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _counts(cases: Sequence[_Case]) -> dict[str, str]:
+    count = {f"{outcome}s": sum(c.outcome == outcome for c in cases) for outcome in ("failure", "error")}
+    skipped = sum(c.outcome == "skipped" for c in cases)
+    return {"tests": str(len(cases)), **{k: str(v) for k, v in count.items()}, "skipped": str(skipped), "time": "0"}
+
+
+def _add(suite: ElementTree.Element, case: _Case, classname: str) -> None:
+    element = ElementTree.SubElement(suite, "testcase", classname=_legal(classname), name=_legal(case.name), time="0")
+    if case.outcome != "passed":
+        attributes = {"message": _legal(case.message), **({"type": case.kind} if case.kind else {})}
+        inner = ElementTree.SubElement(element, case.outcome, attributes)
+        if case.outcome != "skipped":
+            inner.text = _legal(case.text)
+            return
+    if case.text:
+        ElementTree.SubElement(element, "system-out").text = _legal(case.text)
+
+
+def _legal(text: str) -> str:
+    """Only characters that XML may hold; others as visible escapes."""
+    return _NOT_XML.sub(lambda found: f"\\u{ord(found[0]):04x}", clean(text))
