@@ -91,6 +91,7 @@ class Report:
     points_known   False where a search of the wiring goes on without capture points
     other_meaning  that the ids may mean other points, said unless the sample decides
     search         what it found; `declared` is the wiring that the input states
+    sealed         the seal beside the output; empty where none was written
     """
 
     request: Request
@@ -110,6 +111,7 @@ class Report:
     other_meaning: list[Finding] = field(default_factory=list)
     search: Judgement | None = None
     declared: Wiring | None = None
+    sealed: dict[str, Any] = field(default_factory=dict)
     written: list[WrittenFile] = field(default_factory=list)
     suits: list[Suits] = field(default_factory=list)
     seconds: float = 0.0
@@ -475,7 +477,7 @@ def _write(report: Report, plan: Plan, progress: Progress) -> None:
         _read_back(report, plan, staging.folder)
         if report.refused:
             return
-        document = seal.make_seal(
+        report.sealed = seal.make_seal(
             command=request.command,
             given=request.source,
             config_file=source.folder / "config.json",
@@ -486,7 +488,7 @@ def _write(report: Report, plan: Plan, progress: Progress) -> None:
             findings=report.findings,
             target={"name": report.target.name, "architecture": report.target.architecture},
         )
-        seal.write_json(staging.folder / seal.NAME, document)
+        seal.write_json(staging.folder / seal.NAME, report.sealed)
         staging.commit(replace=request.force)
     report.seconds = time.monotonic() - started
     report.outcome = "converted"
@@ -571,7 +573,7 @@ def proof_json(report: Report) -> dict[str, Any]:
                 "embedding": "", "device": "", "anchors": None, "wiring": None}  # fmt: skip
     from converter.forward.prove import as_json
 
-    return as_json(report.proof, report.sample)
+    return as_json(report.proof, report.sample, report.declared)
 
 
 __all__ = ["Progress", "Provenance", "Report", "Request", "convert", "proof_json", "validate"]
