@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from converter.cli.common import CONTEXT, VERSION, fail, interruptible
+from converter.cli.report import report_command
 from converter.cli.sample import sample_command
 from converter.drafter.spec import NORM_FLAGS
 
@@ -67,7 +68,7 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
             help="Let this finding through (a seal records it)."),
         "strict": click.option("--strict", is_flag=True, help="Treat warnings as errors."),
         "report": click.option("--report", "report_file", type=click.Path(path_type=Path, dir_okay=False),
-            metavar="FILE.json", help="Write the report there as well."),
+            metavar="FILE", help="Write the report there as well: .json, .html (one page, for people) or .md."),
         "json": click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout."),
         "verbose": click.option("-v", "--verbose", is_flag=True, help="Show everything that is otherwise counted."),
         "quiet": click.option("-q", "--quiet", is_flag=True, help="Print only errors."),
@@ -324,11 +325,12 @@ class _Show:
     def _check_file(self) -> None:
         """The report may not be written into what is read or written."""
         from converter.errors import UsageError
+        from converter.report.files import WRITERS
 
         if self._file is None:
             return
-        if self._file.suffix != ".json":
-            raise UsageError(f"--report {self._file}: reports are written as .json")
+        if self._file.suffix not in WRITERS:
+            raise UsageError(f"--report {self._file}: reports are written as {', '.join(WRITERS)}")
         if not self._file.parent.is_dir():
             raise UsageError(f"--report {self._file}: there is no folder {self._file.parent}")
         given = [Path(p) for p in (*self._options["mappings"], self._options.get("sample")) if p is not None]
@@ -352,14 +354,15 @@ class _Show:
             return
         from converter.errors import OutputError
         from converter.report.document import as_json
+        from converter.report.files import WRITERS
 
-        text = json.dumps(as_json(report), indent=2)
+        document = as_json(report)
         if self._as_json:
             with _reader_may_leave():
-                click.echo(text)
+                click.echo(json.dumps(document, indent=2))
         if self._file is not None:
             try:
-                self._file.write_text(text + "\n", encoding="utf-8")
+                self._file.write_text(WRITERS[self._file.suffix](document), encoding="utf-8")
             except OSError as problem:
                 raise OutputError(f"cannot write {self._file}: {problem.strerror}") from problem
 
@@ -371,13 +374,14 @@ class _Show:
             "exit_code": problem.exit_code,
             "findings": [finding.as_json()] if finding else [],
         }
-        text = json.dumps(document, indent=2)
         if self._as_json:
             with _reader_may_leave():
-                click.echo(text)
+                click.echo(json.dumps(document, indent=2))
         if self._file is not None and problem.exit_code != 2 and self._file.parent.is_dir():
+            from converter.report.files import WRITERS
+
             with suppress(OSError):  # perhaps just what failed; the exit code is that of the problem itself
-                self._file.write_text(text + "\n", encoding="utf-8")
+                self._file.write_text(WRITERS[self._file.suffix](document), encoding="utf-8")
         from converter.report.text import Printer
 
         Printer(sys.stderr, self._verbose).failed(problem)
@@ -427,6 +431,7 @@ def _reader_may_leave() -> Iterator[None]:
 
 
 eagle3.add_command(sample_command)
+eagle3.add_command(report_command)
 
 
 def main() -> None:
