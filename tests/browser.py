@@ -25,13 +25,12 @@ class Browser:
         # --no-sandbox: where tests run as root or in a container, Chromium does not start with it.
         flags = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe",
                  "--no-first-run", f"--user-data-dir={profile}")  # fmt: skip
-        command = ["sh", "-c", f'exec "$0" "$@" 3<&{theirs_in} 4>&{theirs_out}', CHROMIUM, *flags]
+        command = ["bash", "-c", f'exec "$0" "$@" 3<&{theirs_in} 4>&{theirs_out}', CHROMIUM, *flags]
         self._process = subprocess.Popen(
             command, pass_fds=(theirs_in, theirs_out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         os.close(theirs_in)
         os.close(theirs_out)
-        self._reader = os.fdopen(self._in, "rb")
         self._count, self._rest = 0, b""
         self.requests: list[str] = []
         target = self._ask("Target.createTarget", url="about:blank")["targetId"]
@@ -44,7 +43,7 @@ class Browser:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._out)  # the browser ends when its pipe does
-        self._reader.close()
+        os.close(self._in)
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:

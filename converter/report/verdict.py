@@ -51,10 +51,10 @@ def of_engine(report: Report, engine: EngineRelease) -> Verdict:
         return _validated(report, engine)
     if report.outcome == "converted":
         allowed = _about(engine, report, [f for f in report.findings if f.severity == "error" and f.allowed])
-        return Verdict("cannot", f"{_codes(allowed)}: allowed") if allowed else Verdict("works", _how_known(engine))
+        return Verdict("cannot", f"{_codes(allowed)}: allowed") if allowed else Verdict("works", _how(report, engine))
     if report.outcome == "planned":
         again = tuple(word for word in report.request.command if word != "--dry-run")
-        return Verdict("works after conversion", _how_known(engine), again)
+        return Verdict("works after conversion", _how(report, engine), again)
     stopping = _stopping(report.findings)
     unknown = _unknown(report, stopping)
     about = _about(engine, report, stopping)
@@ -71,10 +71,7 @@ def _validated(report: Report, engine: EngineRelease) -> Verdict:
     if unknown or errors:
         return Verdict("unknown", unknown) if unknown else Verdict("cannot", _codes(errors))
     command = tuple(convert_command(report, engine.requirement))
-    if any(f.code == "A108" for f in report.findings):
-        condition = "if all its points lie before the target's last layer (--target checks it)"
-        return Verdict("works after conversion", condition, command)
-    return Verdict("works after conversion", _how_known(engine), command)
+    return Verdict("works after conversion", _how(report, engine), command)
 
 
 def engine_list(engines: list[EngineRelease]) -> str:
@@ -176,5 +173,8 @@ def _codes(findings: Iterable[Finding]) -> str:
     return ", ".join(dict.fromkeys(f.code for f in findings))
 
 
-def _how_known(engine: EngineRelease) -> str:
+def _how(report: Report, engine: EngineRelease) -> str:
+    """Under which condition it works, or how that is known; "" where there is nothing to say."""
+    if any(f.code == "A108" for f in report.findings):
+        return "if all its points lie before the target's last layer (--target checks it)"
     return "" if engine.proved else "rules read from source, not run by this project"

@@ -43,7 +43,12 @@ def page(document: Document) -> str:
     sections = [s for s in _sections(document, found) if s[2]]
     links = [el("a", heading, href=f"#{name}") for name, heading, _ in sections]
     parts = [el("section", el("h2", heading), content, id=name) for name, heading, content in sections]
-    body = el("body", el("header", _verdict(document, found), el("nav", links)), el("main", parts), _footer(document))
+    body = el(
+        "body",
+        el("header", _verdict(document, found), el("nav", links) if len(links) > 1 else None),
+        el("main", parts),
+        _footer(document),
+    )
     return "<!DOCTYPE html>\n" + el("html", _head(document), "\n", body, lang="en") + "\n"
 
 

@@ -34,5 +34,6 @@ def right_of(right: int, rows: int) -> list[Any]:
 
 
 def unbroken(words: str) -> list[Any]:
-    """Text in which short words with hyphens, e.g. options, are not broken."""
-    return [el("span", w, class_="whole") if "-" in w and len(w) < 30 else w for w in re.split(r"( )", words)]
+    """Text in which short words with hyphens or dashes, e.g. options and intervals, stay whole."""
+    parts = re.split(r"( )", words)
+    return [el("span", w, class_="whole") if re.search("[-–]", w) and len(w) < 30 else w for w in parts]

@@ -10,7 +10,7 @@ from converter.drafter.points import describe_points
 from converter.drafter.spec import NORM_FLAGS
 from converter.report.html.charts import Row, differences, intervals, ticks_for
 from converter.report.html.element import el
-from converter.report.html.parts import right_of, share_of, table_of
+from converter.report.html.parts import right_of, share_of, table_of, unbroken
 from converter.report.reading import between, percent
 from converter.report.words import count
 
@@ -47,7 +47,7 @@ def _steps(scores: Mapping[str, Any]) -> list[Any]:
         rows.append(Row(f"step {k}", share, *(interval or (None, None))))
         after = conditional[k]
         table.append([
-            str(k), right_of(scores["right"][k], scores["rows"][k]), share_of(share), between(interval),
+            str(k), right_of(scores["right"][k], scores["rows"][k]), share_of(share), unbroken(between(interval)),
             [share_of(after["share"]), f" of {after['rows']:,}"] if after else "–",
         ])  # fmt: skip
     title = "Accuracy per draft step: right at this step and at all before it"
@@ -70,7 +70,7 @@ def _acceptance(scores: Mapping[str, Any]) -> list[Any]:
         counted = [f"{a['accepted']:,} in {a['steps']:,} steps"] if a.get("accepted") is not None else []
         places = ", ".join(percent(share) for share in a.get("per_position", ()))
         table.append([str(a["chain"]), el("data", f"{a['length']:.2f}", value=a["length"]),
-                      between(a["interval"], ".2f"), places, *counted])  # fmt: skip
+                      unbroken(between(a["interval"], ".2f")), places, *counted])  # fmt: skip
     exact = chains[-1]["exact"]
     how = "replayed on greedy text" if exact else "estimated"
     greedy = scores.get("greedy")
@@ -98,7 +98,7 @@ def _by_position(scores: Mapping[str, Any]) -> list[Any]:
     for b in buckets:
         a, name = b["accuracy"], f"{b['first']:,}–{b['last']:,}"
         rows.append(Row(name, a["share"], *a["interval"]))
-        table.append([name, right_of(a["right"], a["rows"]), share_of(a["share"]), between(a["interval"])])
+        table.append([name, right_of(a["right"], a["rows"]), share_of(a["share"]), unbroken(between(a["interval"]))])
     title = "Step 0 by position in the sequence"
     return [
         el("h3", title),
@@ -137,7 +137,8 @@ def ranking_section(proof: Mapping[str, Any]) -> list[Any]:
     low = min([0.0, *(row.low if row.low is not None else row.value for row in shown)])
     high = max([0.0, *(row.high if row.high is not None else row.value for row in shown)])
     figure = el("figure", differences(title, shown, ticks_for(low, high)),
-                el("figcaption", "Left of 0: worse than it.", class_="small"))  # fmt: skip
+                el("figcaption", "Left of 0: fits worse. Hollow: told apart; full: too close to "
+                   "tell or to matter.", class_="small"))  # fmt: skip
     rows = [_contrast(r["differs"], r["contrast"], r["wiring"] == judged.get("searched_from")) for r in others]
     if judged["control"]:
         rows.append(_contrast("control: states of other tokens", judged["control"], False))

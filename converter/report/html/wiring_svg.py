@@ -136,7 +136,9 @@ class _Drawing:
             self._part("fc-norms", wide, badge=(_RIGHT + 12, blocks - 24))
         if "fc-norms" in self.marked and not (self.spec["fc_norm"] or self.spec["norm_before_fc"]):
             self._part("fc-norms", [_label(_RIGHT, blocks - 6, "no norm", "small", "end")], badge=(_RIGHT + 12, blocks))
-        self._part("points", [], badge=(_LEFT - 12, badge - 24), align="start")
+        if "points" in self.marked:  # a line across all of them
+            across = _line(_LEFT - 12, badge - 24, _RIGHT + 12, badge - 24, "wire across")
+            self._part("points", [across], badge=(_LEFT - 12, badge - 24), align="start")
         y = blocks + 34
         size = f"{count} × {self.spec['target_hidden_size']:,} → {self.spec['hidden_size']:,}"
         text = [_label(_LEFT - 10, y + 16, "fc", "strong"), _label(_LEFT + 10, y + 16, size, "small")]
@@ -256,7 +258,7 @@ class _Drawing:
         kind = f" {found[0].kind}" if found else ""
         self.shapes.append(el("g", shapes, class_=f"part{kind}", data_part=name))
         if found:
-            self.badges.append(_badge(found, *badge, align))
+            self.badges.append(_badge(name, found, *badge, align))
 
 
 def document_words(document: Document) -> str:
@@ -273,7 +275,7 @@ def document_words(document: Document) -> str:
     return "; ".join(parts) + "."
 
 
-def _badge(found: Sequence[Found], x: float, y: float, align: str) -> Markup:
+def _badge(part: str, found: Sequence[Found], x: float, y: float, align: str) -> Markup:
     """Codes in a box, its symbol before them: readable without colour. x is its right end, middle or left end."""
     shown = [f.code for f in found[:_MOST_BADGES]]
     more = f" +{len(found) - _MOST_BADGES}" if len(found) > _MOST_BADGES else ""
@@ -283,7 +285,7 @@ def _badge(found: Sequence[Found], x: float, y: float, align: str) -> Markup:
     box = el("rect", x=_n(left), y=_n(y - 9), width=_n(width), height=17, rx=3)
     label = el("text", words, x=_n(left + width / 2), y=_n(y + 3.5), text_anchor="middle")
     return el("a", box, label, href=f"#{found[0].anchor}", class_=f"badge {found[0].kind}",
-              data_codes=" ".join(f.code for f in found))  # fmt: skip
+              data_for=part, data_codes=" ".join(f.code for f in found))  # fmt: skip
 
 
 def _label(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> Markup:
