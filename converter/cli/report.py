@@ -32,6 +32,10 @@ def report_command(file: Path, out: Path) -> None:
     if wrong:
         fail(3, f"{file} is no report of eagle3-convert: {wrong[0]}")
     try:
-        out.write_text(WRITERS[out.suffix](document), encoding="utf-8")
+        text = WRITERS[out.suffix](document)
+    except (LookupError, TypeError, ValueError, ArithmeticError):
+        fail(3, f"{file} is no report of eagle3-convert: its parts do not fit each other")
+    try:
+        out.write_text(text, encoding="utf-8")
     except OSError as problem:
         fail(4, f"cannot write {out}: {problem.strerror}")

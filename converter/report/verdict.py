@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -11,6 +10,7 @@ from converter.checks.engine import span
 from converter.drafter.points import as_option
 from converter.findings import Finding, stops
 from converter.pipeline import Report
+from converter.report.words import mentions
 from converter.rules.engine import EngineRelease, known_releases
 
 Word = Literal["works", "works after conversion", "cannot", "unknown", "not looked at"]
@@ -120,7 +120,7 @@ def convert_command(report: Report, engine: str, more: Iterable[str] = ()) -> li
 
 def _refused(report: Report) -> str:
     stopping = _stopping(report.findings)
-    unable = [e for e in report.engines if any(_names(e, f.message) for f in stopping)]
+    unable = [e for e in report.engines if any(mentions(f.message, str(e)) for f in stopping)]
     engines = engine_list(unable or report.engines)
     # What an engine's own fault leads to (caused_by) is no other reason.
     by_engine = all((f.caused_by or f.code).startswith("K") for f in report.findings if f.severity == "error")
@@ -157,12 +157,7 @@ def _unknown(report: Report, findings: Iterable[Finding]) -> str:
 def _about(engine: EngineRelease, report: Report, findings: Iterable[Finding]) -> list[Finding]:
     """What one of the engines cannot do, in findings that are about all of them."""
     about = [f for f in findings if (f.caused_by or f.code).startswith("K")]
-    return about if len(report.engines) == 1 else [f for f in about if _names(engine, f.message)]
-
-
-def _names(engine: EngineRelease, message: str) -> bool:
-    """Whether the message is about this release, and not one that begins like it."""
-    return re.search(rf"\b{re.escape(str(engine))}(?!\.?\w)", message) is not None
+    return about if len(report.engines) == 1 else [f for f in about if mentions(f.message, str(engine))]
 
 
 def _stopping(findings: Iterable[Finding]) -> list[Finding]:

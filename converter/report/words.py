@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import unicodedata
 from collections.abc import Mapping
@@ -43,3 +44,8 @@ def command_text(environment: Mapping[str, str], command: list[str]) -> str:
 def count(n: int, noun: str) -> str:
     """`1 tensor`, `16 tensors`."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def mentions(message: str, release: str) -> bool:
+    """Whether a message is about `sglang 0.5.2`, and not about a release whose name begins like it."""
+    return re.search(rf"\b{re.escape(release)}(?!\.?\w)", message) is not None

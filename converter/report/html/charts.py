@@ -9,6 +9,7 @@ from converter.report.html.element import Markup, el
 
 WIDTH = 340
 _START, _END, _ROW = 96, 330, 26
+_FARTHEST = 1e9  # nats: what lies beyond is drawn at the edge
 _LABEL_ROW = 38  # where the label stands over its row
 
 
@@ -36,7 +37,8 @@ def intervals(title: str, rows: Sequence[Row], low: float, high: float, ticks: S
 def differences(title: str, rows: Sequence[Row], ticks: Sequence[tuple[float, str]]) -> Markup:
     """The same with long labels, each over its row, and a line at zero."""
     ends = [0.0, *(v for row in rows for v in (row.value, row.low, row.high) if v is not None)]
-    low, high = min([*ends, *(t for t, _ in ticks)]), max([*ends, *(t for t, _ in ticks)])
+    ends += [t for t, _ in ticks]
+    low, high = max(min(ends), -_FARTHEST), min(max(ends), _FARTHEST)
     height = len(rows) * _LABEL_ROW + 4
     zero = _x(0, low, high, 8)
     shapes = [_scale(height, low, high, 8, ticks), el("line", x1=zero, y1=4, x2=zero, y2=height, class_="zero")]
@@ -51,6 +53,7 @@ def ticks_for(low: float, high: float) -> list[tuple[float, str]]:
     """Two to six round numbers from below `low` to above `high`."""
     from math import ceil, floor, log10
 
+    low, high = max(low, -_FARTHEST), min(high, _FARTHEST)
     span = max(high - low, 1e-6)
     step = 10.0 ** floor(log10(span))
     step = next(s for s in (step / 5, step / 2, step, step * 2, step * 5) if span / s <= 4)

@@ -31,7 +31,7 @@ from converter.report.reading import (
     value_words,
     verdict,
 )
-from converter.report.words import command_text, count, size
+from converter.report.words import command_text, count, mentions, size
 
 _KINDS = {"works": "good", "works after conversion": "good", "cannot": "error"}
 Section = tuple[str, str, list[Any]]  # id, heading, content
@@ -103,7 +103,9 @@ def _verdict(document: Document, found: Sequence[Found]) -> list[Any]:
     right = [f"{s['engine']} {spans(s)}" for s in document.get("suits", ()) if s["right"]]
     if right:
         facts.append(("right for", [", ".join(right), " (as it lies there)"]))
-    stops = [f for f in stopping(found) if not f.code.startswith("K")] if bad else []
+    told = [verdict(document, e) for e in document["engines"]]
+    by_engine = " ".join(v["why"] if v["word"] == "cannot" else "K120" for v in told if v["word"] != "not looked at")
+    stops = [f for f in stopping(found) if f.code not in by_engine] if bad else []
     return [
         el("p", "eagle3-convert ", document.get("task", "report"), class_="kicker"),
         el("h1", sign("error" if bad else "good", "✕" if bad else "✓"), headline(document)),
@@ -129,7 +131,10 @@ def _engine(document: Document, engine: Mapping[str, Any], found: Sequence[Found
         known = "newer than the rules: those of the newest known release were used"
     why: list[Any] = [el("p", said["why"])] if said["why"] and said["why"] != known and word != "cannot" else []
     if word == "cannot":
-        about = [f for f in found if f.code in said["why"] and f.engine in ("", name)]
+        others = {engine_name(e["engine"]) for e in document["engines"]} - {name}
+        about = [f for f in found if f.code in said["why"] and f.engine in ("", name) and (
+            mentions(f.finding["message"], name) or not any(mentions(f.finding["message"], o) for o in others))
+        ]  # fmt: skip
         why += [el("p", el("a", f.code, href=f"#{f.anchor}"), " ", _matter(f)) for f in about]
         fixes = dict.fromkeys(fix for f in about for fix in f.finding["fix"])
         why += [el("p", "→ ", unbroken(fix)) for fix in fixes]

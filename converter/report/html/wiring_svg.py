@@ -19,6 +19,7 @@ _LEFT, _RIGHT = 24, 336  # ends of the target's line
 _AXIS = 68  # its height
 _MIDDLE, _STACK = 196, 138  # middle and width of the drafter's column
 _SIDE = 350  # where the states go back up
+_MOST_TICKS = 200  # layers beyond which they are not drawn one by one
 _MOST_BADGES = 2  # codes on one part; the list beside the drawing has them all
 
 Marks = Mapping[str, Sequence[Found]]
@@ -48,6 +49,9 @@ class _Drawing:
         self.spec: dict[str, Any] = {name: field["value"] for name, field in document["spec"].items()}
         self.points: list[int] = self.spec["capture_points"]
         self.layers: int | None = document["target"]["layers"]
+        pair = better_wiring(document)
+        self.fitting: list[int] = pair[1]["points"] if pair else []  # what the sample says, where it says otherwise
+        self.last: int = max(1, self.layers or 0, *self.points, *self.fitting)  # the highest point that is drawn
         self.behind: list[Markup] = []  # wires, under the boxes
         self.shapes: list[Markup] = []
         self.badges: list[Markup] = []  # on top of everything
@@ -76,27 +80,21 @@ class _Drawing:
              _label(_RIGHT, 32, depth, "small", "end")],
             badge=(_RIGHT, 12),
         )  # fmt: skip
-        last = self._last()
-        end = self._x(self.layers if self.layers else last)
+        end = self._x(self.layers or self.last)
         self.behind.append(_line(_LEFT, _AXIS, end, _AXIS, "axis"))
         if self.layers is None:
             self.behind.append(_line(end, _AXIS, _RIGHT + 12, _AXIS, "axis open"))
-        ticks = range((self.layers or last) + 1)
-        self.behind += [_line(self._x(k), _AXIS - 4, self._x(k), _AXIS + 4, "tick") for k in ticks]
+        if self.last <= _MOST_TICKS:
+            ticks = [self._x(k) for k in range((self.layers or self.last) + 1)]
+            self.behind += [_line(x, _AXIS - 4, x, _AXIS + 4, "tick") for x in ticks]
         self.shapes.append(_label(_LEFT - 11, _AXIS + 4, "0", "small soft", "end"))
         if self.layers:
             self.shapes.append(_label(self._x(self.layers) + 12, _AXIS + 4, str(self.layers), "small soft"))
         return _AXIS + 4
 
-    def _last(self) -> int:
-        """The highest point that is drawn."""
-        pair = better_wiring(self.document)
-        fitting: list[int] = pair[1]["points"] if pair else []
-        return max(1, self.layers or 0, *self.points, *fitting)
-
     def _x(self, point: int) -> float:
         """Where a capture point lies on the target's line."""
-        return round(_LEFT + (_RIGHT - _LEFT) * point / self._last(), 1)
+        return round(_LEFT + (_RIGHT - _LEFT) * max(point, 0) / self.last, 1)
 
     # --- states and fc ------------------------------------------------------------------------------------
 
@@ -107,8 +105,7 @@ class _Drawing:
         badge = y + 44
         pills = badge + (26 if staggered else 10)
         blocks = pills + (26 if self.spec["fc_norm"] else 4) + (28 if self.spec["norm_before_fc"] else 0)
-        pair = better_wiring(self.document)
-        other = pair[1]["points"] if pair else []
+        norms: list[Markup] = []
         for j, point in enumerate(self.points):
             middle, x = _LEFT - 12 + width * (j + 0.5), self._x(point)
             # A state of a layer that the target has not got hangs in the air.
@@ -123,19 +120,17 @@ class _Drawing:
                 _label(middle, blocks + 19, name, "" if count <= 3 else "small", "middle"),
             ]
             if self.spec["fc_norm"]:
-                box += self._pill(middle, pills, min(width - 10, 64), "fc_norm" if count <= 4 else "norm")
+                norms += self._pill(middle, pills, min(width - 10, 64), "fc_norm" if count <= 4 else "norm")
             title = el("title", f"block {j} of fc: {name}" + (", which the target has not got" if beyond else ""))
             offset = 16 if staggered and j % 2 else 0
             self._part(f"point-{j}", [title, *state, *box], badge=(middle, badge + offset), align="middle")
-        if other not in ([], self.points):
-            self.shapes.append(self._trained(other))
-        if self.spec["fc_norm"]:
-            self._part("fc-norms", [], badge=(_RIGHT + 12, pills + 10))
+        if self.fitting not in ([], self.points):
+            self.shapes.append(self._trained(self.fitting))
         if self.spec["norm_before_fc"]:
-            wide = self._pill(180, blocks - 24, 320, "input_norm over all states")
-            self._part("fc-norms", wide, badge=(_RIGHT + 12, blocks - 24))
-        if "fc-norms" in self.marked and not (self.spec["fc_norm"] or self.spec["norm_before_fc"]):
-            self._part("fc-norms", [_label(_RIGHT, blocks - 6, "no norm", "small", "end")], badge=(_RIGHT + 12, blocks))
+            norms += self._pill(180, blocks - 24, 320, "input_norm over all states")
+        if "fc-norms" in self.marked and not norms:
+            norms = [_label(_RIGHT, blocks - 6, "no norm", "small", "end")]
+        self._part("fc-norms", norms, badge=(_RIGHT + 12, pills + 2))
         if "points" in self.marked:  # a line across all of them
             across = _line(_LEFT - 12, badge - 24, _RIGHT + 12, badge - 24, "wire across")
             self._part("points", [across], badge=(_LEFT - 12, badge - 24), align="start")
