@@ -103,7 +103,7 @@ class _Drawing:
         width = (_RIGHT - _LEFT + 24) / count
         staggered = count > 6 and any(f"point-{j}" in self.marked for j in range(count))
         badge = y + 44
-        pills = badge + (26 if staggered else 10)
+        pills = badge + (26 if staggered else 10) + (18 if "fc-norms" in self.marked else 0)
         blocks = pills + (26 if self.spec["fc_norm"] else 4) + (28 if self.spec["norm_before_fc"] else 0)
         norms: list[Markup] = []
         for j, point in enumerate(self.points):
@@ -130,7 +130,7 @@ class _Drawing:
             norms += self._pill(180, blocks - 24, 320, "input_norm over all states")
         if "fc-norms" in self.marked and not norms:
             norms = [_label(_RIGHT, blocks - 6, "no norm", "small", "end")]
-        self._part("fc-norms", norms, badge=(_RIGHT + 12, pills + 2))
+        self._part("fc-norms", norms, badge=(WIDTH - 2, pills - 10))
         if "points" in self.marked:  # a line across all of them
             across = _line(_LEFT - 12, badge - 24, _RIGHT + 12, badge - 24, "wire across")
             self._part("points", [across], badge=(_LEFT - 12, badge - 24), align="start")
@@ -220,12 +220,13 @@ class _Drawing:
         self._part("norm", self._pill(_MIDDLE, y, _STACK - 30, "norm"), badge=(_MIDDLE + _STACK / 2, y))
         tap = y + 27 if normed else y - 15
         back = f"M{_MIDDLE} {tap}H{_SIDE}V{top - 14}H{_MIDDLE + 5}"
-        words = f"next step: {'normed' if normed else 'raw'}"
+        words = [_label(_SIDE, tap + 15, "next step:", "small", "end"),
+                 _label(_SIDE, tap + 27, "normed" if normed else "raw", "small", "end")]  # fmt: skip
         self._part(
             "feedback",
             [el("path", d=back, class_="wire dashed"), _head(_MIDDLE + 3, top - 14, "left"),
-             el("circle", cx=_MIDDLE, cy=tap, r=2.5, class_="joint"), _label(_SIDE, tap + 13, words, "small", "end")],
-            badge=(WIDTH - 2, tap - 2),
+             el("circle", cx=_MIDDLE, cy=tap, r=2.5, class_="joint"), *words],
+            badge=(WIDTH - 2, tap - 4),
         )  # fmt: skip
         self.behind.append(_arrow(_MIDDLE, y + 20, _MIDDLE, y + 40))
         return y + 40
