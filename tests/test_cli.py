@@ -131,7 +131,7 @@ def test_a_missing_input(tmp_path: Path) -> None:
         (["--allow", "Z999"], "no such finding"),
         (["--min-accuracy", "0.5"], "needs --sample"),
         (["--min-accuracy", "50"], "is not in the range"),
-        (["--report", "report.docx"], "written as .json, .sarif, .xml"),
+        (["--report", "report.docx"], "written as .json, .html, .md, .sarif, .xml"),
         (["--no-such-option"], "No such option"),
         (["--sample", str(SAMPLE), "--device", "abacus"], "--device abacus"),
     ],

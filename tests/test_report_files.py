@@ -307,4 +307,4 @@ def test_every_suffix_writes_text_and_others_are_refused(tmp_path: Path) -> None
         assert write(report).endswith("\n"), suffix
     assert set(files.FAILURES) <= set(files.WRITERS)
     done = eagle3("validate", DRAFTERS / "a_plain", "--report", tmp_path / "r.docx")
-    assert done.returncode == 2 and "reports are written as .json, .sarif, .xml" in done.stderr
+    assert done.returncode == 2 and "reports are written as .json, .html, .md, .sarif, .xml" in done.stderr

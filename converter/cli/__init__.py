@@ -13,6 +13,7 @@ import click
 
 from converter.cli.common import CONTEXT, VERSION, fail, interruptible, reader_may_leave
 from converter.cli.look import diff_command, inspect_command
+from converter.cli.report import report_command
 from converter.cli.sample import sample_command
 from converter.drafter.spec import NORM_FLAGS
 
@@ -68,7 +69,8 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
             help="Let this finding through (a seal records it)."),
         "strict": click.option("--strict", is_flag=True, help="Treat warnings as errors."),
         "report": click.option("--report", "report_file", type=click.Path(path_type=Path, dir_okay=False),
-            metavar="FILE", help="Write the report there as well: .json, .sarif (SARIF 2.1.0) or .xml (JUnit)."),
+            metavar="FILE", help="Write the report there as well: .json, .html (one page, for people), .md, .sarif or "
+            ".xml (JUnit)."),
         "json": click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout."),
         "verbose": click.option("-v", "--verbose", is_flag=True, help="Show everything that is otherwise counted."),
         "quiet": click.option("-q", "--quiet", is_flag=True, help="Print only errors."),
@@ -327,10 +329,9 @@ class _Show:
 
     def _check_file(self) -> None:
         """The report may not be written into what is read or written."""
-        from converter.errors import UsageError
-
         if self._file is None:
             return
+        from converter.errors import UsageError
         from converter.report.files import WRITERS
 
         if self._file.suffix not in WRITERS:
@@ -422,6 +423,7 @@ class _Show:
 eagle3.add_command(sample_command)
 eagle3.add_command(inspect_command)
 eagle3.add_command(diff_command)
+eagle3.add_command(report_command)
 
 
 def main() -> None:

@@ -349,8 +349,8 @@ def _other_maps(drafter: Drafter) -> dict[str, torch.Tensor]:
     return maps
 
 
-def as_json(proof: Proof, sample: Sample | None) -> dict[str, Any]:
-    """The `proof` object of report and seal."""
+def as_json(proof: Proof, sample: Sample | None, searched_from: Wiring | None = None) -> dict[str, Any]:
+    """The `proof` object of report and seal; searched_from: the wiring that was declared where one was searched for."""
     anchors = proof.anchors
     return {
         "level": proof.level,
@@ -363,6 +363,7 @@ def as_json(proof: Proof, sample: Sample | None) -> dict[str, Any]:
             "sequences": proof.sequences,
             "points": list(sample.points),
             "target_fingerprint": sample.fingerprint,
+            "tokens_sha256": sample.tokens_sha256,
         },
         "scores": None if proof.scores is None else scores_json(proof.scores),
         "largest_logit_difference": proof.difference,
@@ -377,7 +378,14 @@ def as_json(proof: Proof, sample: Sample | None) -> dict[str, Any]:
             "anchored": anchors.anchored,
             "words": list(anchors.words),
         },
-        "wiring": None if proof.judgement is None else {"searched": proof.searched, **proof.judgement.as_json()},
+        "wiring": None
+        if proof.judgement is None
+        else {
+            "searched": proof.searched,
+            "searched_from": searched_from.as_json() if proof.searched and searched_from else None,
+            "declared_by": proof.judgement.of.options(searched_from) if proof.searched else [],
+            **proof.judgement.as_json(),
+        },
     }
 
 

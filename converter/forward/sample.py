@@ -6,6 +6,7 @@ sample_pickles.py. States stay on disk until they are asked for.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -87,6 +88,15 @@ class Sample:
     def labelled(self) -> bool:
         """Whether the file itself says which points its states are."""
         return self.form == OWN
+
+    @property
+    def tokens_sha256(self) -> str:
+        """Of the tokens (64-bit, little-endian) and of what counts of each sequence, in order; not of the states."""
+        digest = hashlib.sha256()
+        for sequence in self.sequences:
+            digest.update(sequence.tokens.numpy().astype("<i8").tobytes())
+            digest.update(sequence.counts.numpy().tobytes())
+        return digest.hexdigest()
 
     @property
     def positions(self) -> int:

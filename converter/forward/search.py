@@ -77,6 +77,7 @@ class Judgement:
         return {
             "of": self.of.as_json(),
             "positions": self.positions,
+            "needed": self.needed,
             "others": [
                 {"wiring": r.wiring.as_json(), "differs": r.wiring.words(self.of), "contrast": r.contrast.as_json()}
                 for r in self.others

@@ -1,1 +1,1 @@
-"""What was found and done, as text for people and as JSON under published schemas."""
+"""What was found and done: text for people, JSON under published schemas, and that JSON as a page and as Markdown."""

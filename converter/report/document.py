@@ -11,10 +11,12 @@ from converter.drafter.points import describe_points
 from converter.drafter.spec import FIELDS, DrafterSpec
 from converter.errors import Eagle3Error, InputError
 from converter.pipeline import Report, proof_json
+from converter.report.verdict import headline, of_engine, vocabulary
 from converter.rules.forms import TrainerForm
 from converter.version import __version__
 
 SCHEMA = "eagle3-convert/report/1"
+_SEALED = ("sealed_at", "source", "files", "rules", "allowed")  # the rest of a seal is in the report itself
 DEFAULT_STEPS = 3  # where the trainer recommends none; SGLang's own default for most targets
 
 
@@ -26,7 +28,9 @@ def as_json(report: Report) -> dict[str, Any]:
         "schema": SCHEMA,
         "tool": tool_json(),
         "command": list(report.request.command),
+        "task": "validate" if out is None else "convert",
         "outcome": report.outcome,
+        "headline": headline(report),
         "input": {
             "given": report.request.source,
             "dialect": report.dialect.name if report.dialect else "",
@@ -45,6 +49,7 @@ def as_json(report: Report) -> dict[str, Any]:
                 "engine": e.requirement,
                 "proved_rules": e.proved,
                 "newer_than_known": e.newer_than_known,
+                "verdict": of_engine(report, e).as_json(),
                 "findings": [f.as_json() for f in report.verdicts.get(e.requirement, ())],
             }
             for e in report.engines
@@ -52,6 +57,8 @@ def as_json(report: Report) -> dict[str, Any]:
         ],
         "spec": spec_json(drafter.spec) if drafter else None,
         "wiring": describe_points(drafter.spec.capture_points) if drafter else "",
+        "vocabulary": vocabulary(report) if drafter else "",
+        "embedding": drafter.embedding if drafter else "",
         "plan": report.plan.as_json() if report.plan else None,
         "findings": [f.as_json() for f in report.findings],
         "proof": proof_json(report),
@@ -63,6 +70,7 @@ def as_json(report: Report) -> dict[str, Any]:
         }
         if converted and out is not None
         else None,
+        "sealed": {key: report.sealed[key] for key in _SEALED} if converted else None,
         "suits": [s.as_json() for s in report.suits] if converted else [],
         "launch": launch_lines(report) if converted else [],
     }

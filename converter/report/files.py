@@ -1,29 +1,56 @@
-"""What `--report FILE` writes, by the suffix of FILE."""
+"""The forms that a report is written in, by the suffix of the file."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from converter.errors import Eagle3Error
 from converter.pipeline import Report
 from converter.report import document, junit, sarif
 
+Document = Mapping[str, Any]
 
-def _json(found: object) -> str:
+
+def _json(found: Document) -> str:
     return json.dumps(found, indent=2) + "\n"
 
 
-# Suffix -> the whole text of a report of `convert` or `validate`.
+def _html(found: Document) -> str:
+    from converter.report.html.page import page
+
+    return page(found)
+
+
+def _markdown(found: Document) -> str:
+    from converter.report.markdown import markdown
+
+    return markdown(found)
+
+
+# Suffix -> the text of a report document (schemas/report.schema.json) or of an error (schemas/error.schema.json).
+LAYOUTS: Mapping[str, Callable[[Document], str]] = {".json": _json, ".html": _html, ".md": _markdown}
+
+
+def _of_report(lay: Callable[[Document], str]) -> Callable[[Report], str]:
+    return lambda report: lay(document.as_json(report))
+
+
+def _of_error(lay: Callable[[Document], str]) -> Callable[[Eagle3Error], str]:
+    return lambda problem: lay(document.error_json(problem))
+
+
+# Suffix -> the text of a report of `convert` or `validate`.
 WRITERS: Mapping[str, Callable[[Report], str]] = {
-    ".json": lambda report: _json(document.as_json(report)),
+    **{suffix: _of_report(lay) for suffix, lay in LAYOUTS.items()},
     ".sarif": lambda report: _json(sarif.as_sarif(report)),
     ".xml": junit.as_junit,
 }
 
-# Suffix -> what is written where the command ended before there was a report; of the others nothing is.
+# Suffix -> what is written where the command ended before there was a report.
 FAILURES: Mapping[str, Callable[[Eagle3Error], str]] = {
-    ".json": lambda problem: _json(document.error_json(problem)),
+    **{suffix: _of_error(lay) for suffix, lay in LAYOUTS.items()},
     ".sarif": lambda problem: _json(sarif.failure(problem)),
     ".xml": junit.failure,
 }

@@ -15,7 +15,7 @@ from converter.errors import Eagle3Error, InputError
 from converter.findings import Finding
 from converter.pipeline import Report
 from converter.report.explain import GROUPS, catalogue
-from converter.report.text import clean, names_engine
+from converter.report.words import clean, mentions
 from converter.rules.engine import EngineRelease
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, section 2.2
@@ -76,7 +76,7 @@ def _engine(report: Report, engine: EngineRelease) -> Iterator[_Case]:
         findings = [
             f
             for f in _of_engines(report)
-            if names_engine(engine, f.message) or not any(names_engine(e, f.message) for e in report.engines)
+            if mentions(f.message, str(engine)) or not any(mentions(f.message, str(e)) for e in report.engines)
         ]
     yield from _cases(findings)
     if not any(f.code[0] == "K" for f in findings):

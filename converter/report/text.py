@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import textwrap
-import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
 from converter import seal
-from converter.checks.engine import span
-from converter.drafter.points import as_option, describe_points
+from converter.drafter.points import describe_points
 from converter.errors import Eagle3Error, InputError
 from converter.findings import Finding, stops
 from converter.pipeline import Report
 from converter.report.document import launch_lines
+from converter.report.verdict import convert_command, engine_list, headline, of_engine, vocabulary
+from converter.report.words import clean, command_text, count, size
 from converter.rules.engine import EngineRelease, known_releases
 from converter.rules.forms import TrainerForm
 
@@ -54,9 +53,7 @@ class Printer:
         if report.outcome == "refused":
             self._refusal(report)
             return
-        allowed = dict.fromkeys(f.code for f in report.findings if f.allowed and f.severity == "error")
-        done = f"Converted, with {', '.join(allowed)} allowed." if allowed else _done(report)
-        self._line("Would be written (--dry-run):" if report.outcome == "planned" else done, "bold")
+        self._line("Would be written (--dry-run):" if report.outcome == "planned" else headline(report), "bold")
         self._what(report)
         self._facts(report)
         if report.outcome == "converted":
@@ -69,28 +66,18 @@ class Printer:
             self._plan(report)
 
     def _refusal(self, report: Report) -> None:
-        stopping = [f for f in report.findings if f.severity == "error" and not f.allowed]
-        unable = [e for e in report.engines if any(names_engine(e, f.message) for f in stopping)]
-        engines = _engine_list(unable or report.engines)
-        # What an engine's own fault leads to (caused_by) is no other reason.
-        by_engine = all((f.caused_by or f.code).startswith("K") for f in report.findings if f.severity == "error")
-        able = "has no drafters like this one" if report.request.to else "cannot compute this drafter"
-        reason = f"{engines} {able}" if by_engine else "the drafter is not in order"
-        if not by_engine and any(f.code.startswith("N") for f in stopping):
-            reason = "the proof failed"
-        verdict = "Not valid" if report.request.out is None else "Not converted"
-        self._line(f"{verdict}: {reason}.", "bold red")
+        self._line(headline(report), "bold red")
         self._findings(report.findings)
         errors = sum(f.severity == "error" and not f.allowed for f in report.findings)
         warnings = sum(f.severity == "warning" for f in report.findings)
         nothing = "" if report.request.out is None else " Nothing was written."
-        self._line(f"\n{_count(errors, 'error')}, {_count(warnings, 'warning')}.{nothing}")
+        self._line(f"\n{count(errors, 'error')}, {count(warnings, 'warning')}.{nothing}")
 
     def _what(self, report: Report) -> None:
         assert report.source and report.dialect and report.drafter
         checkpoint, spec = report.source.checkpoint, report.drafter.spec
         kind = "qwen3 layers" if spec.qk_norm else "llama layers"
-        layers = _count(spec.num_hidden_layers, kind.removesuffix("s"))
+        layers = count(spec.num_hidden_layers, kind.removesuffix("s"))
         release = f" {report.dialect.release}" if report.dialect.release else ""
         self._line(
             f"{report.dialect.title}{release} drafter, {layers}, {len(checkpoint.tensors)} tensors, "
@@ -100,7 +87,7 @@ class Printer:
         if report.target.layers:
             target += f", {report.target.layers} layers"
         few = len(report.engines) <= 3
-        engines = ", ".join(map(_engine_words, report.engines)) if few else _engine_list(report.engines)
+        engines = ", ".join(map(_engine_words, report.engines)) if few else engine_list(report.engines)
         self._line(f"{'in the form of' if report.request.to else 'for'} {engines}, target {target}")
         also = ", ".join(filter(None, (s.words() for s in report.suits)))
         if also and report.outcome == "converted":
@@ -120,7 +107,7 @@ class Printer:
         rows.append(("wiring", f"{describe_points(spec.capture_points)}  ->  {ids}   ({how[origin.how]})"))
         if plan.spec.capture_points != spec.capture_points:
             rows.append(("", f"fc blocks permuted to layer order: {describe_points(plan.spec.capture_points)}"))
-        rows.append(("vocabulary", _vocabulary(report)))
+        rows.append(("vocabulary", vocabulary(report)))
         moved = _moves(report)
         changed = f"values changed {len(plan.changed)}"
         if plan.changed:
@@ -187,16 +174,16 @@ class Printer:
         if report.drafter is None or not report.verdicts:
             self._refusal(report)
             return
-        self._line(_served_by(report), "bold red" if report.outcome == "refused" else "bold")
+        self._line(headline(report), "bold red" if report.outcome == "refused" else "bold")
         self._what(report)
         spec = report.drafter.spec
-        self._grid([("wiring", describe_points(spec.capture_points)), ("vocabulary", _vocabulary(report))])
+        self._grid([("wiring", describe_points(spec.capture_points)), ("vocabulary", vocabulary(report))])
         self._findings(report.findings)
         self._gap()
         width = max(len(str(e)) for e in report.engines)
         for engine in report.engines:
-            verdict, why = self._verdict(report, engine)
-            self._hang(f"  {str(engine).ljust(width)}  {verdict}", why, "bold")
+            verdict = of_engine(report, engine)
+            self._hang(f"  {str(engine).ljust(width)}  {verdict.word}", verdict.why, "bold")
         for engine in report.engines:
             findings = report.verdicts[engine.requirement]
             self._findings(f for f in findings if self.verbose or (f.severity == "error" and not f.allowed))
@@ -210,7 +197,7 @@ class Printer:
             self._gap()
             self._line("Convert it:", "bold")
         for engine in able:
-            self._line("  " + _convert_command(report, engine.requirement))
+            self._line("  " + shlex.join(convert_command(report, engine.requirement)))
 
     def _search(self, report: Report, search: Judgement) -> None:
         """What a search of the wiring found: the best, and the others against it."""
@@ -220,10 +207,10 @@ class Printer:
         flags = [name for name, on in search.of.as_json().items() if on is True]
         self._gap()
         if undecided:
-            self._line(f"Cannot tell the wiring: {_count(len(told) + 1, 'wiring')} fit these {search.positions:,} "
+            self._line(f"Cannot tell the wiring: {count(len(told) + 1, 'wiring')} fit these {search.positions:,} "
                        f"positions; about {search.needed:,} would tell.", "yellow")  # fmt: skip
         else:
-            others = f"; {_count(len(told), 'other')} fit as well, to within what a server shows" if told else ""
+            others = f"; {count(len(told), 'other')} fit as well, to within what a server shows" if told else ""
             self._line(f"The wiring that fits the sample best{others}:", "bold")
         named = ", ".join(flags) or "none of the norm flags"
         self._hang("  best", f"{describe_points(search.of.points)}; {named}", "bold")
@@ -243,25 +230,8 @@ class Printer:
             self._line(f"\n  The declared wiring is {which}.")
             return
         engine = report.engines[-1].requirement if report.request.engines else ""
-        words = _convert_command(report, engine, search.of.options(declared))
+        words = shlex.join(convert_command(report, engine, search.of.options(declared)))
         self._line(f"\n  {'a guess' if undecided else 'declare it'}: {words}")
-
-    @staticmethod
-    def _verdict(report: Report, engine: EngineRelease) -> tuple[str, str]:
-        errors = [f for f in report.verdicts[engine.requirement] if f.severity == "error" and not f.allowed]
-        if report.refused:
-            stopping = dict.fromkeys(f.code for f in report.findings if f.severity == "error" and not f.allowed)
-            return "not looked at", f"the drafter is not in order: {', '.join(stopping)}"
-        if any(f.code == "K120" and not report.target.architecture for f in errors):
-            return "unknown", errors[0].message
-        if errors:
-            return "cannot", ", ".join(dict.fromkeys(f.code for f in errors))
-        if any(f.code == "A108" for f in report.findings):
-            return (
-                "works after conversion",
-                "if all its points lie before the target's last layer (--target checks it)",
-            )
-        return "works after conversion", "" if engine.proved else "rules read from source, not run by this project"
 
     # --- parts --------------------------------------------------------------------------------------------
 
@@ -326,65 +296,9 @@ class Printer:
         self._gap_above = True
 
 
-def clean(text: str) -> str:
-    """Text from a stranger's file: control and direction characters become visible escapes."""
-    return "".join(
-        c if c == "\n" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else f"\\u{ord(c):04x}"
-        for c in text
-    )
-
-
-def size(count: int) -> str:
-    """Bytes for people, decimal units."""
-    value = float(count)
-    for unit in ("B", "KB", "MB"):
-        if value < 999.5:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} GB" if value < 999.5 else f"{value:,.0f} GB"
-
-
-def command_text(environment: Mapping[str, str], command: list[str]) -> str:
-    """A shell command over several lines, one option a line."""
-    words = [f"{k}={shlex.quote(v)}" for k, v in environment.items()]
-    head: list[str] = []
-    lines: list[str] = []
-    for word in command:
-        if word.startswith("--"):
-            lines.append(word)
-        elif lines:
-            lines[-1] += f" {shlex.quote(word)}"
-        else:
-            head.append(shlex.quote(word))
-    return " \\\n      ".join(["  " + " ".join([*words, *head]), *lines])
-
-
 def _folder(out: Any) -> str:
     text = str(out)
     return text if text.endswith("/") else f"{text}/"
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
-def names_engine(engine: EngineRelease, message: str) -> bool:
-    """Whether the message is about this release, and not one that begins like it."""
-    return re.search(rf"\b{re.escape(str(engine))}(?!\.?\w)", message) is not None
-
-
-def _engine_list(engines: list[EngineRelease]) -> str:
-    """`sglang 0.5.21 to 0.5.23 and vllm 0.33.0`."""
-    forms = [str(e) for e in engines if isinstance(e, TrainerForm)]
-    if forms:
-        return forms[0]
-    by_name: dict[str, list[str]] = {}
-    for engine in engines:
-        by_name.setdefault(engine.name, []).append(engine.release)
-    known = {name: set(releases) <= set(known_releases(name)) for name, releases in by_name.items()}
-    return " and ".join(
-        f"{name} {span(name, releases) if known[name] else ', '.join(releases)}" for name, releases in by_name.items()
-    )
 
 
 def _engine_words(engine: EngineRelease) -> str:
@@ -395,21 +309,6 @@ def _engine_words(engine: EngineRelease) -> str:
         return f"{engine} (newer than the rules, which end at {known[-1]})"
     tail = " (newest known)" if engine.release == known[-1] else ""
     return f"{engine}{tail}" + ("" if engine.proved else ", rules read from source")
-
-
-def _vocabulary(report: Report) -> str:
-    assert report.drafter
-    spec, vocab = report.drafter.spec, report.drafter.vocab
-    if vocab is None:
-        return f"{spec.draft_vocab_size:,}, the target's own, no map"
-    stored = {
-        "offsets": "stored as offsets",
-        "ids": "stored as ids",
-        "t2d": "made from t2d",
-        "head": "recovered from the head's rows",
-    }[vocab.source]
-    agrees = ", agrees with t2d" if "t2d" in report.drafter.tensors and vocab.source in ("offsets", "ids") else ""
-    return f"{spec.draft_vocab_size:,} of {spec.vocab_size:,}, {stored}{agrees}"
 
 
 def _moves(report: Report) -> str:
@@ -453,45 +352,8 @@ def _proof(report: Report, verbose: bool = False) -> list[str]:
     return [*lines, f"on {proof.device}" + (f", embedding {proof.embedding}" if report.sample else "")]
 
 
-def _done(report: Report) -> str:
-    """The verdict of a conversion, and how much of one it is."""
-    if report.outcome == "converted" and report.proof is None:
-        return "Converted, not proved."
-    if any(f.code == "N108" for f in report.findings):
-        return "Converted; the sample is too small to confirm the wiring."
-    return "Converted."
-
-
-def _served_by(report: Report) -> str:
-    """The verdict of validate in a line: which engines can serve the drafter, and which cannot."""
-    if report.refused:
-        codes = dict.fromkeys(f.code for f in report.findings if f.severity == "error" and not f.allowed)
-        return f"Not in order: {', '.join(codes)}."
-    able = [e for e in report.engines if not stops(report.verdicts[e.requirement])]
-    unable = [e for e in report.engines if e not in able]
-    parts = [f"Can be served by {_engine_list(able)}."] if able else []
-    return " ".join([*parts, *([f"Not by {_engine_list(unable)}."] if unable else [])])
-
-
 def _target_words(report: Report) -> str:
     return str(report.request.target or report.target.name or "TARGET")
-
-
-def _convert_command(report: Report, engine: str, more: Iterable[str] = ()) -> str:
-    """`eagle3-convert` with what the user gave to this command."""
-    asked, wish = report.request, report.request.wish
-    words = ["eagle3-convert", asked.source, "OUT", *more]
-    aux = asked.aux is not None and "--aux" not in words
-    for option, value in (
-        ("--engine", engine),
-        ("--target", asked.target),
-        ("--target-arch", asked.target_arch),
-        ("--aux", as_option(asked.aux) if aux and asked.aux else ""),
-        ("--sample", wish.sample),
-        ("--sample-points", as_option(wish.sample_points) if wish.sample_points else ""),
-    ):
-        words += [option, str(value)] if value else []
-    return shlex.join(words)
 
 
 def _scores(scores: Scores, sequences: int, report: Report, verbose: bool) -> Iterator[str]:
@@ -502,7 +364,7 @@ def _scores(scores: Scores, sequences: int, report: Report, verbose: bool) -> It
     between = f" [{interval.low:.1%} to {interval.high:.1%}]" if interval else ""
     yield (
         f"accuracy {first:.1%}{between}{steps}   ({scores.rows[0]:,} positions, "
-        f"{_count(sequences, 'sequence')}; right at every step so far, against {against})"
+        f"{count(sequences, 'sequence')}; right at every step so far, against {against})"
     )
     if scores.coverage.value < 0.9995:
         yield f"the draft vocabulary holds {scores.coverage.value:.1%} of these tokens: no accuracy can be higher"

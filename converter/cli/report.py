@@ -1,0 +1,41 @@
+"""`eagle3 report`: a JSON report of any release as a page or as Markdown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from converter.cli.common import CONTEXT, fail
+
+
+@click.command("report", context_settings=CONTEXT)
+@click.argument("file", metavar="FILE.json", type=click.Path(path_type=Path))
+@click.option("-o", "--out", required=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="What to write: .html (one page, for people) or .md.")  # fmt: skip
+def report_command(file: Path, out: Path) -> None:
+    """Lay out a JSON report (of --report or --json) as a page or as Markdown."""
+    from converter.checkpoint.jsonfile import read_object
+    from converter.errors import Eagle3Error
+    from converter.report.files import LAYOUTS
+    from converter.rules.schema import check
+
+    if out.suffix not in LAYOUTS:
+        fail(2, f"-o {out}: reports are written as {', '.join(LAYOUTS)}")
+    if out.resolve() == file.resolve():
+        fail(2, f"-o {out}: this file is what is read")
+    try:
+        document = read_object(file)
+    except Eagle3Error as problem:
+        fail(problem.exit_code, str(problem))
+    wrong = check(document, "report")
+    if wrong:
+        fail(3, f"{file} is no report of eagle3-convert: {wrong[0]}")
+    try:
+        text = LAYOUTS[out.suffix](document)
+    except (LookupError, TypeError, ValueError, ArithmeticError):
+        fail(3, f"{file} is no report of eagle3-convert: its parts do not fit each other")
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as problem:
+        fail(4, f"cannot write {out}: {problem.strerror}")

@@ -1,0 +1,175 @@
+"""A report document as Markdown, for pull requests and model cards: verdict, wiring, scores, findings, commands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from converter.drafter.spec import NORM_FLAGS
+from converter.report.reading import (
+    SYMBOLS,
+    VERDICT_SYMBOLS,
+    Document,
+    Found,
+    between,
+    engine_name,
+    findings,
+    headline,
+    is_error,
+    level_words,
+    percent,
+    spans,
+    verdict,
+)
+from converter.report.words import clean, command_text, count
+
+_SHOWN = 5  # other wirings
+
+
+def markdown(document: Document) -> str:
+    """The whole text. `document` is valid by report.schema.json."""
+    found = findings(document)
+    lines = [f"## {_text(headline(document))}", ""]
+    if not is_error(document):
+        lines += [*_verdict(document), *_wiring(document), *_scores(document["proof"]), *_ranking(document["proof"])]
+    lines += _findings(found)
+    if not is_error(document):
+        lines += [*_launch(document), *_seal(document)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _verdict(document: Document) -> Iterator[str]:
+    given, target = document["input"], document["target"]
+    made = f"{given['dialect']} {given['release']}".strip() or "an unknown trainer"
+    depth = f", {target['layers']} layers" if target["layers"] else ""
+    architecture = target["architecture"] or "an unknown target"
+    yield f"{_code(given['given'])} of {_text(made)}, for {_text(architecture)}{depth}."
+    yield ""
+    yield from _table(["engine", "verdict", ""], [_engine(document, e) for e in document["engines"]])
+    right = [f"{s['engine']} {spans(s)}" for s in document.get("suits", ()) if s["right"]]
+    if right:
+        yield f"The output is right for {_text(', '.join(right))}."
+        yield ""
+    proof = document["proof"]
+    yield f"**Proof: {proof['level']}** ({level_words(proof)})."
+    yield ""
+
+
+def _engine(document: Document, engine: Mapping[str, Any]) -> list[str]:
+    said = verdict(document, engine)
+    how = _code(shlex.join(said["command"])) if said["command"] else ""
+    why = _text(said["why"])
+    return [engine_name(engine["engine"]), f"{VERDICT_SYMBOLS[said['word']]} {said['word']}",
+            f"{why}: {how}" if why and how else why or how]  # fmt: skip
+
+
+def _wiring(document: Document) -> Iterator[str]:
+    if document.get("spec") is None:
+        return
+    flags = [name for name in NORM_FLAGS if document["spec"][name]["value"]]
+    vocabulary = f"; vocabulary {document['vocabulary']}" if document.get("vocabulary") else ""
+    on = ", ".join(flags) or "no norm flags"
+    yield f"**Wiring:** {_text(document['wiring'] + ' → fc → drafter; ' + on + vocabulary)}."
+    yield ""
+
+
+def _scores(proof: Mapping[str, Any]) -> Iterator[str]:
+    scores = proof["scores"]
+    if scores is None:
+        return
+    ends = scores.get("interval") or [None] * len(scores["accuracy"])
+    rows = [
+        [str(k), f"{scores['right'][k]:,} of {scores['rows'][k]:,}", percent(share), between(interval)]
+        for k, (share, interval) in enumerate(zip(scores["accuracy"], ends, strict=False))
+    ]
+    yield "Accuracy, right at this draft step and at all before it:"
+    yield ""
+    yield from _table(["step", "right", "accuracy", "95%"], rows)
+    for a in (scores.get("acceptance") or [])[-1:]:
+        how = "replayed on greedy text" if a["exact"] else "estimated"
+        yield (f"Acceptance length {a['length']:.2f} ({between(a['interval'], '.2f')}) with chains of {a['chain']}, "
+               f"{how}.")  # fmt: skip
+        yield ""
+
+
+def _ranking(proof: Mapping[str, Any]) -> Iterator[str]:
+    judged = proof.get("wiring")
+    if judged is None or not judged["others"]:
+        return
+    what = "the wiring that a search found best" if judged["searched"] else "the declared wiring"
+    others = count(len(judged["others"]), "other wiring")
+    yield f"Closest of {others}, against {what} ({judged['positions']:,} positions):"
+    yield ""
+    rows = []
+    for other in judged["others"][:_SHOWN]:
+        c = other["contrast"]
+        z = "–" if c["z"] is None else f"{c['z']:+.1f}"
+        rows.append([_text(other["differs"]), f"{c['difference']:+.3f}", z, c["verdict"]])
+    yield from _table(["wiring", "nats per position", "z", ""], rows)
+
+
+def _findings(found: Sequence[Found]) -> Iterator[str]:
+    for f in found:
+        finding = f.finding
+        engine = f"{f.engine}: " if f.engine and f.engine not in finding["message"] else ""
+        yield f"- **{SYMBOLS[f.kind]} {f.kind} {f.code}** {_text(engine + finding['message'])}"
+        for name in ("where", "found", "expected"):
+            if finding[name]:
+                yield f"  - {name}: {_code(finding[name])}"
+        if finding["why"]:
+            yield f"  - why: {_text(finding['why'])}"
+        for fix in finding["fix"]:
+            yield f"  - to do: {_text(fix)}"
+        yield f"  - more: `eagle3 explain {f.code}`"
+    if found:
+        yield ""
+
+
+def _launch(document: Document) -> Iterator[str]:
+    commands: dict[str, list[str]] = {}
+    for line in document["launch"]:
+        words = command_text(line["environment"], line["command"]).replace("\n      ", "\n    ").strip()
+        commands.setdefault(words, []).append(engine_name(line["engine"]))
+    for words, engines in commands.items():
+        body = clean(words)
+        fence = "`" * max(3, _longest_run(body) + 1)
+        yield from (f"Serve it with {', '.join(engines)}:", "", f"{fence}sh", body, fence, "")
+
+
+def _seal(document: Document) -> Iterator[str]:
+    sealed = document.get("sealed")
+    if sealed is not None:
+        yield from _table(["file", "SHA-256"], [[_code(f["name"]), _code(f["sha256"] or "not digested")] for f in
+                                               sealed["files"]])  # fmt: skip
+    yield f"Made with eagle3-convert {_text(document['tool']['version'])}."
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(heads) + " |"
+    yield "|" + " --- |" * len(heads)
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"
+    yield ""
+
+
+def _text(words: str) -> str:
+    """Text in which nothing is Markdown, HTML, a mention or a link, in a table too."""
+    line = " ".join(clean(words).split())
+    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    line = re.sub(r"([\\`*_\[\]|~$!])", r"\\\1", line)
+    # Where a host makes links and mentions of bare text, an empty comment parts it.
+    return re.sub(r"(@|#|://|www\.)", r"\1<!-- -->", line)
+
+
+def _code(words: str) -> str:
+    """A code span, in a table too."""
+    line = " ".join(clean(words).split()).replace("|", "\\|")
+    fence = "`" * (_longest_run(line) + 1)
+    pad = " " if line.startswith("`") or line.endswith("`") or not line else ""
+    return f"{fence}{pad}{line}{pad}{fence}"
+
+
+def _longest_run(words: str) -> int:
+    return max((len(run) for run in re.findall(r"`+", words)), default=0)

@@ -1,0 +1,51 @@
+"""Words and numbers for people, whatever the report is printed as."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import unicodedata
+from collections.abc import Mapping
+
+
+def clean(text: str) -> str:
+    """Text from a stranger's file: control and direction characters become visible escapes."""
+    return "".join(
+        c if c == "\n" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else f"\\u{ord(c):04x}"
+        for c in text
+    )
+
+
+def size(count: int) -> str:
+    """Bytes for people, decimal units."""
+    value = float(count)
+    for unit in ("B", "KB", "MB"):
+        if value < 999.5:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB" if value < 999.5 else f"{value:,.0f} GB"
+
+
+def command_text(environment: Mapping[str, str], command: list[str]) -> str:
+    """A shell command over several lines, one option a line."""
+    words = [f"{k}={shlex.quote(v)}" for k, v in environment.items()]
+    head: list[str] = []
+    lines: list[str] = []
+    for word in command:
+        if word.startswith("--"):
+            lines.append(word)
+        elif lines:
+            lines[-1] += f" {shlex.quote(word)}"
+        else:
+            head.append(shlex.quote(word))
+    return " \\\n      ".join(["  " + " ".join([*words, *head]), *lines])
+
+
+def count(n: int, noun: str) -> str:
+    """`1 tensor`, `16 tensors`."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def mentions(message: str, release: str) -> bool:
+    """Whether a message is about `sglang 0.5.2`, and not about a release whose name begins like it."""
+    return re.search(rf"\b{re.escape(release)}(?!\.?\w)", message) is not None
