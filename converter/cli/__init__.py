@@ -14,6 +14,7 @@ import click
 
 from converter.cli.common import CONTEXT, VERSION, fail, interruptible
 from converter.cli.sample import sample_command
+from converter.cli.upkeep import check_command
 from converter.drafter.spec import NORM_FLAGS
 
 if TYPE_CHECKING:
@@ -427,6 +428,7 @@ def _reader_may_leave() -> Iterator[None]:
 
 
 eagle3.add_command(sample_command)
+engines_group.add_command(check_command)
 
 
 def main() -> None:
