@@ -176,6 +176,7 @@ class Machine:
         self.config = Config(None, num_hidden_layers=layers)
         self.marked: Thing | None = None  # the thing whose marks were set last
         self.handed_on: Any = UNKNOWN  # points given to a model that is not known
+        self.unsure = ""  # the place where what is captured, or given back, hangs on something unknown
 
     # --- things ---------------------------------------------------------------------------------------------
 
@@ -388,7 +389,7 @@ class Machine:
                     thing.attributes[name] = UNKNOWN
         for captured, states, mixed in other[2]:
             if list(captured) != states or mixed:
-                captured.mixed = mixed or place
+                captured.mixed = self.unsure = mixed or place
 
     def _for(self, node: ast.For, frame: _Frame) -> None:
         items = self._value(node.iter, frame)
@@ -477,6 +478,8 @@ class Machine:
             if truth is not UNKNOWN:
                 return self._value(node.body if truth else node.orelse, frame)
             one, other = self._value(node.body, frame), self._value(node.orelse, frame)
+            if not _same(one, other) and isinstance(one, tuple | list) | isinstance(other, tuple | list):
+                self.unsure = place
             return one if _same(one, other) else UNKNOWN
         if isinstance(node, ast.List):
             made = Captured(self._items(node.elts, frame))

@@ -62,7 +62,7 @@ READER = Reader(
     names=_names,
     setter=Setter("set_eagle3_layers_to_capture", (), WORDS),
     supports=lambda cls: True,
-    ids_in=("sglang/srt/model_executor/", "sglang/srt/speculative/", "sglang/srt/managers/"),
+    ids_in=("sglang/srt/model_executor/",),  # speculative/ reads them for the width of buffers
     ids_apart=r"dflash|dspark",
     elsewhere=(
         "sglang/srt/configs/model_config.py",

@@ -200,6 +200,8 @@ class _Runs:
             )
         except CannotTell as problem:
             return Fact(UNTOLD, problem.place, problem.why)
+        if not states and machine.unsure:
+            return Fact(UNTOLD, machine.unsure, "what is handed out hangs on a condition")
         return Fact(*_judged(states, points, point, place))
 
     def _mark_instead(self, machine: Machine, points: tuple[int, ...]) -> None:
