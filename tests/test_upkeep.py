@@ -235,7 +235,7 @@ def test_what_a_draft_class_reads_and_loads() -> None:
     assert {old: new for old, (new, _) in found.renames.items()} == {"midlayer": "layers.0", "trunk": "model"}
     assert set(found.stacked) == {"q_proj", "k_proj", "v_proj"} and set(found.special) == {"t2d"}
     assert [found.limits[n].value for n in ("num_hidden_layers", "num_points", "hidden_act")] == ["1", "3", ""]
-    assert found.limits["num_points"].place == "models/draft.py:18"
+    assert found.limits["num_points"].place == "models/draft.py:17"
 
 
 def test_a_registry_and_its_lazy_modules() -> None:
