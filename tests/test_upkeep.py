@@ -171,9 +171,22 @@ def test_inherited_and_delegated_setters() -> None:
         assert found.inner.place.startswith("models/mine.py:")
 
 
-def test_no_end_of_code_is_waited_for() -> None:
-    slow = SETTER.replace("[i + 1 for i in layer_ids]", "[i + 1 for i in range(10 ** 9)]")
-    assert told(target(slow))["id_rule"] == UNTOLD
+@pytest.mark.parametrize(
+    "endless",
+    [
+        "many = [i for i in range(9000) for _ in range(9000)]",
+        "many = list(range(1000000000))",
+        "many = [0] * 1000000000",
+        "many = [0]\nfor i in range(60):\n    many += many",
+        "many = 2\nfor i in range(9000):\n    many = many * many",
+        "for i in range(9000):\n    for j in range(9000):\n        many = i",
+        "many = '%1000000000d' % 1",
+        "self.set_eagle3_layers_to_capture(layer_ids)",
+    ],
+)
+def test_no_end_of_code_is_waited_for(endless: str) -> None:
+    rule = "self.model.layers_to_capture = many"
+    assert told(target(f"{endless}\n{rule}"))["id_rule"] == UNTOLD
 
 
 DRAFT = """

@@ -18,6 +18,7 @@ from converter.upkeep.source import CannotTell, Class, Function, Module
 
 _STEPS = 60_000  # statements and expressions in one run; real ones need a few thousand
 _DEPTH = 12
+_MOST = 10_000  # of a number, and of items in a list; models have far fewer layers
 
 
 @dataclass(frozen=True)
@@ -307,7 +308,7 @@ class Machine:
         elif isinstance(node, ast.AugAssign):
             current = self._value(_loaded(node.target), frame)
             more = self._value(node.value, frame)
-            if isinstance(current, Captured) and isinstance(more, list):
+            if isinstance(current, Captured) and isinstance(more, list) and len(current) + len(more) <= _MOST:
                 current.extend(more)
             else:
                 self._assign(node.target, self._binary(node.op, current, more, place), frame)
@@ -663,6 +664,8 @@ class Machine:
         if name in ("append", "capture") and arguments:
             owner.append(arguments[0])
         elif name == "extend" and arguments and isinstance(arguments[0], list | tuple):
+            if len(owner) + len(arguments[0]) > _MOST:
+                raise CannotTell("a list that grows without end", place)
             owner.extend(arguments[0])
         elif name == "finalize" and isinstance(owner, Captured):
             if owner.expected is not None and len(owner) != owner.expected:
@@ -685,7 +688,8 @@ class Machine:
                 sized = isinstance(first, list | tuple | set | range | dict | str)
                 return len(first) if sized and not getattr(first, "mixed", "") else UNKNOWN  # type: ignore[arg-type]
             if name == "range":
-                return range(*arguments) if all(isinstance(a, int) for a in arguments) else UNKNOWN
+                small = all(isinstance(a, int) and abs(a) <= _MOST for a in arguments)
+                return range(*arguments) if small else UNKNOWN
             if name == "isinstance":
                 return _is_instance(*arguments)
             if not isinstance(first, list | tuple | range | set | int | None):
@@ -732,7 +736,7 @@ class Machine:
         if isinstance(right, Captured) and isinstance(op, ast.Add) and left is UNKNOWN:
             return right  # states from elsewhere before those of here
         function = _OPERATORS.get(type(op))
-        if function is None or not isinstance(left, _PLAIN) or not isinstance(right, _PLAIN):
+        if function is None or not _is_small(op, left, right):
             return UNKNOWN
         try:
             result = function(left, right)
@@ -849,6 +853,16 @@ _PURE: dict[str, Callable[..., Any]] = {
     "isinstance": isinstance,
 }  # fmt: skip
 _BUILTINS = frozenset({*_PURE, "hasattr", "getattr", "setattr", "super", "enumerate", "islice"})
+
+
+def _is_small(op: ast.operator, left: Any, right: Any) -> bool:
+    """Whether an operation on two values stays small: numbers, or lists put together."""
+    if isinstance(left, int) and isinstance(right, int):
+        return abs(left) <= _MOST and abs(right) <= _MOST
+    if left is None or right is None:
+        return isinstance(left, int | None) and isinstance(right, int | None)  # a TypeError
+    lists = isinstance(left, list | tuple) and isinstance(right, list | tuple)
+    return lists and isinstance(op, ast.Add) and len(left) + len(right) <= _MOST
 
 
 def _is(left: Any, right: Any) -> Any:

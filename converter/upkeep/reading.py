@@ -96,4 +96,6 @@ def _target(architecture: str, cls: Class, reader: Reader, names: Names) -> Targ
         return read_target(architecture, cls, reader.setter, names.targets.get)
     except CannotTell as problem:
         untold = Fact(UNTOLD, problem.place, problem.why)
-        return TargetReading(architecture, *[untold] * 5)
+    except RecursionError:
+        untold = Fact(UNTOLD, cls.place, "expressions that are nested too deep")
+    return TargetReading(architecture, *[untold] * 5)
