@@ -17,6 +17,7 @@ FLOORS = [
     {"transforms"},
     {"source", "target_weights", "hub"},
     {"rules"},
+    {"upkeep"},
     {"target"},
     {"fingerprint"},
     {"checks"},

@@ -15,6 +15,7 @@ from converter.cli.common import CONTEXT, VERSION, fail, interruptible, reader_m
 from converter.cli.look import diff_command, inspect_command
 from converter.cli.report import report_command
 from converter.cli.sample import sample_command
+from converter.cli.upkeep import check_command
 from converter.drafter.spec import NORM_FLAGS
 
 if TYPE_CHECKING:
@@ -424,6 +425,7 @@ eagle3.add_command(sample_command)
 eagle3.add_command(inspect_command)
 eagle3.add_command(diff_command)
 eagle3.add_command(report_command)
+engines_group.add_command(check_command)
 
 
 def main() -> None:

@@ -75,6 +75,14 @@ RELEASES = (
     Release("specforge", "0.2.0"),
 )
 
+#: Releases that are read and never run (test_upkeep.py), beside those above.
+READ = (
+    Release("sglang", "0.5.12"),
+    Release("sglang", "0.5.17"),
+    Release("vllm", "0.18.0"),
+    Release("vllm", "0.24.0"),
+)
+
 
 class EnvironmentFailure(Exception):
     """The environment could not be made; the message holds what the failing command printed."""
@@ -122,6 +130,26 @@ def ensure() -> EngineEnvironment:
         finally:
             shutil.rmtree(building, ignore_errors=True)
     return environment
+
+
+def sources(requirement: str) -> Path:
+    """The folder with the Python files and metadata of a release, fetched first if it is not in the cache."""
+    release = next(r for r in (*RELEASES, *READ) if r.requirement == requirement)
+    if release in RELEASES:
+        return ensure().folder / "src" / release.folder
+    cache = _cache_folder()
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / "read" / release.folder
+    with _locked(cache / "lock"):
+        if not folder.exists():
+            folder.parent.mkdir(exist_ok=True)
+            fetching = Path(tempfile.mkdtemp(prefix="fetching-", dir=folder.parent))
+            try:
+                _unpack_sources(Path(sys.executable), release, fetching / "src")
+                (fetching / "src").rename(folder)
+            finally:
+                shutil.rmtree(fetching, ignore_errors=True)
+    return folder
 
 
 def _cache_folder() -> Path:
