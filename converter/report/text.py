@@ -19,7 +19,7 @@ from converter.errors import Eagle3Error, InputError
 from converter.findings import Finding, stops
 from converter.pipeline import Report
 from converter.report.document import launch_lines
-from converter.rules.engine import EngineRelease, known_releases
+from converter.rules.engine import STANDINGS, EngineRelease, known_releases
 
 if TYPE_CHECKING:
     from converter.forward.scores import Scores
@@ -148,7 +148,7 @@ class Printer:
             self._line("  # the target's name is the one in the drafter's config: check it")
         commands: dict[str, list[str]] = {}
         for line in launch_lines(report):
-            commands.setdefault(command_text(line["environment"], line["command"]), []).append(line["engine"])
+            commands.setdefault(launch_text(line), []).append(line["engine"])
         for command, engines in commands.items():
             if len(commands) > 1:
                 self._line(f"  # {', '.join(engines)}")
@@ -254,7 +254,7 @@ class Printer:
                 "works after conversion",
                 "if all its points lie before the target's last layer (--target checks it)",
             )
-        return "works after conversion", "" if engine.proved else "rules read from source, not run by this project"
+        return "works after conversion", "" if engine.proved else STANDINGS[engine.standing]
 
     # --- parts --------------------------------------------------------------------------------------------
 
@@ -337,6 +337,13 @@ def size(count: int) -> str:
     return f"{value:.3g} GB" if value < 999.5 else f"{value:,.0f} GB"
 
 
+def launch_text(line: Mapping[str, Any]) -> str:
+    """All that is typed to serve with one engine: files, commands that come first, and the server's own."""
+    files = [f"  echo {shlex.quote(text)} > {name}" for name, text in line["files"].items()]
+    before = [command_text({}, command) for command in line["before"]]
+    return "\n".join([*files, *before, command_text(line["environment"], line["command"])])
+
+
 def command_text(environment: Mapping[str, str], command: list[str]) -> str:
     """A shell command over several lines, one option a line."""
     words = [f"{k}={shlex.quote(v)}" for k, v in environment.items()]
@@ -382,7 +389,7 @@ def _engine_words(engine: EngineRelease) -> str:
     if engine.newer_than_known:
         return f"{engine} (newer than the rules, which end at {known[-1]})"
     tail = " (newest known)" if engine.release == known[-1] else ""
-    return f"{engine}{tail}" + ("" if engine.proved else ", rules read from source")
+    return f"{engine}{tail}" + ("" if engine.proved else f", {STANDINGS[engine.standing]}")
 
 
 def _vocabulary(report: Report) -> str:
