@@ -201,7 +201,7 @@ def _map_refused(engine: EngineRelease, drafter: Drafter) -> list[Finding]:
             "K119",
             f"{engine} takes no map over the full vocabulary, and this drafter's is not the identity",
             where="d2t",
-            why="it stops while loading; without the map the drafter would name other tokens",
+            why="it stops while loading, or passes the map over, and the drafter would name other tokens",
         )
     ]
 

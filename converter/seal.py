@@ -46,7 +46,12 @@ def make_seal(
         "sealed_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "source": {"given": given, "config_sha256": sha256_of(config_file)},
         "engines": [
-            {"engine": e.requirement, "proved_rules": e.proved, "newer_than_known": e.newer_than_known}
+            {
+                "engine": e.requirement,
+                "proved_rules": e.proved,
+                "standing": e.standing,
+                "newer_than_known": e.newer_than_known,
+            }
             for e in plan.engines
             if e is not plan.form
         ],

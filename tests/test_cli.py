@@ -216,7 +216,10 @@ def test_nothing_is_called_right_without_the_target_s_depth(tmp_path: Path) -> N
     assert "# the target's name is the one in the drafter's config" in done.stdout
     with_target = eagle3("convert", DRAFTERS / "a_plain", tmp_path / "out2", "--target", TARGET)
     assert "OUT is right for sglang 0.4.9 to 0.5.23" not in with_target.stdout
-    assert "OUT is right for sglang 0.5.11 to 0.5.23, vllm 0.11.1 to 0.33.0" in with_target.stdout
+    assert (
+        "OUT is right for llama.cpp 10454 to 11312, sglang 0.5.11 to 0.5.23, tensorrt-llm 1.4.0rc1 (unverified), "
+        "vllm 0.11.1 to 0.33.0"
+    ) in with_target.stdout
 
 
 def test_validate_without_a_target(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from converter.drafter.points import describe_point, describe_points
 from converter.drafter.spec import DrafterSpec, Origin, differences
 from converter.drafter.target import Target
 from converter.findings import Finding, error, warning
-from converter.rules.engine import ConfigEntry, EngineRelease, EngineView, known_releases, nested
+from converter.rules.engine import STANDINGS, ConfigEntry, EngineRelease, EngineView, known_releases, nested
 from converter.rules.ids import IGNORED, NEEDS_LAYERS
 from converter.rules.targets import TargetRule, architectures, capturing_releases
 
@@ -97,6 +97,8 @@ def faults(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: 
     findings: list[Finding] = []
     if engine.newer_than_known:
         findings.append(_newer(engine))
+    if engine.standing == "unverified":
+        findings.append(_unverified(engine))
     rule = engine.target(target.architecture)
     if rule is None:
         findings.append(_no_target(engine, target))
@@ -190,6 +192,16 @@ def _newer(engine: EngineRelease) -> Finding:
         f"{engine.title} {engine.release} is newer than the rules; those of {newest} were used",
         where=f"--engine {engine.requirement}",
         why="a release may change what it loads; nothing here has seen this one",
+    )
+
+
+def _unverified(engine: EngineRelease) -> Finding:
+    return warning(
+        "K133",
+        f"{engine} is {STANDINGS[engine.standing]}",
+        where=f"mappings/engines/{engine.name}.yaml",
+        why="a proof shows what follows from these rules, not what this engine computes",
+        fix=("compare the served acceptance length with the sample's before relying on it",),
     )
 
 

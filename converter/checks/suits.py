@@ -29,7 +29,8 @@ class Suits:
 
     def words(self) -> str:
         """`vllm 0.18.0 to 0.33.0`; "" where none is right."""
-        return f"{self.engine} {span(self.engine, self.right)}" if self.right else ""
+        perhaps = "" if loading.load("engines", self.engine)["proved"] else " (unverified)"
+        return f"{self.engine} {span(self.engine, self.right)}{perhaps}" if self.right else ""
 
 
 def suits(
@@ -69,7 +70,8 @@ def where_it_works(spec: DrafterSpec, target: Target, embedding: Embedding) -> t
             newest = good[-1] == known_releases(engine)[-1]
             choice = engine if newest else f"{engine}=={good[-1]}"
             title = loading.load("engines", engine)["title"]
-            lines.append(f"works in {title} {span(engine, good)}:  eagle3-convert IN OUT --engine {choice}")
+            perhaps = "" if loading.load("engines", engine)["proved"] else " (unverified)"
+            lines.append(f"works in {title} {span(engine, good)}{perhaps}:  eagle3-convert IN OUT --engine {choice}")
     return tuple(lines) or ("no known release of any engine can serve this drafter as it was trained",)
 
 

@@ -48,6 +48,7 @@ def as_json(report: Report) -> dict[str, Any]:
             {
                 "engine": e.requirement,
                 "proved_rules": e.proved,
+                "standing": e.standing,
                 "newer_than_known": e.newer_than_known,
                 "verdict": of_engine(report, e).as_json(),
                 "findings": [f.as_json() for f in report.verdicts.get(e.requirement, ())],
@@ -108,7 +109,7 @@ def spec_json(spec: DrafterSpec) -> dict[str, Any]:
 
 
 def launch_lines(report: Report) -> list[dict[str, Any]]:
-    """One command per engine of the report: environment and words."""
+    """One command per engine of the report: environment and words, and what has to be there first."""
     plan, drafter, out = report.plan, report.drafter, report.request.out
     if plan is None or drafter is None:
         return []
@@ -119,5 +120,7 @@ def launch_lines(report: Report) -> list[dict[str, Any]]:
         if Path(target.name).is_dir():
             target = replace(target, name=str(Path(target.name).absolute()))
         environment, command = engine.launch_command(target, str(folder), steps, plan.spec)
-        lines.append({"engine": engine.requirement, "environment": environment, "command": command})
+        files, before = engine.launch_preparation(target, str(folder), steps, plan.spec)
+        line = {"engine": engine.requirement, "environment": environment, "command": command}
+        lines.append(line | {"files": files, "before": before})
     return lines

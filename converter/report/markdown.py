@@ -23,7 +23,7 @@ from converter.report.reading import (
     spans,
     verdict,
 )
-from converter.report.words import clean, command_text, count
+from converter.report.words import clean, count, launch_text
 
 _SHOWN = 5  # other wirings
 
@@ -130,7 +130,7 @@ def _findings(found: Sequence[Found]) -> Iterator[str]:
 def _launch(document: Document) -> Iterator[str]:
     commands: dict[str, list[str]] = {}
     for line in document["launch"]:
-        words = command_text(line["environment"], line["command"]).replace("\n      ", "\n    ").strip()
+        words = launch_text(line).replace("\n      ", "\n    ").strip()
         commands.setdefault(words, []).append(engine_name(line["engine"]))
     for words, engines in commands.items():
         body = clean(words)

@@ -8,7 +8,7 @@ from typing import Any
 from converter.checks.engine import CAPTURE_FAILS
 from converter.rules import loading
 from converter.rules.dialect import in_order
-from converter.rules.engine import EngineRelease, all_releases, known_releases
+from converter.rules.engine import STANDINGS, EngineRelease, all_releases, known_releases
 from converter.rules.forms import writable
 from converter.rules.targets import architectures, target_rule
 
@@ -66,6 +66,7 @@ def engine(release: EngineRelease) -> dict[str, Any]:
     return {
         "engine": release.requirement,
         "proved": release.proved,
+        "standing": release.standing,
         "honoured_since": honoured_since(release.name),
         "never_honoured": _sources(rules["read"], "fixed"),
         "limits": {name: dict(limit) for name, limit in rules.get("limits", {}).items()},
@@ -131,8 +132,9 @@ def _words(value: Any) -> str:
 
 def engines_text() -> str:
     return "\n".join(
-        f"{e['engine']:<14}{e['known'][0]} to {e['known'][-1]}, run here: {', '.join(e['proved']) or 'none'}; "
-        f"{e['target_classes']} target classes in the newest"
+        f"{e['engine']:<14}{' to '.join(dict.fromkeys((e['known'][0], e['known'][-1])))}, "
+        + (f"run here: {', '.join(e['proved'])}; " if e["proved"] else f"{STANDINGS['unverified']}; ")
+        + f"{e['target_classes']} target classes in the newest"
         for e in engines()
     )
 
@@ -162,7 +164,7 @@ def engine_text(release: EngineRelease) -> str:
 def _knowledge(release: EngineRelease) -> str:
     if release.newer_than_known:
         return f"not known yet: these are the rules of {known_releases(release.name)[-1]}"
-    return "its own classes were run" if release.proved else "read from source"
+    return STANDINGS[release.standing]
 
 
 def _columns(cells: tuple[str, ...], widths: tuple[int, ...]) -> str:

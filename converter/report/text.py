@@ -17,8 +17,8 @@ from converter.findings import Finding, stops
 from converter.pipeline import Report
 from converter.report.document import launch_lines
 from converter.report.verdict import convert_command, engine_list, headline, of_engine, vocabulary
-from converter.report.words import clean, command_text, count, size
-from converter.rules.engine import EngineRelease, known_releases
+from converter.report.words import clean, count, launch_text, size
+from converter.rules.engine import STANDINGS, EngineRelease, known_releases
 from converter.rules.forms import TrainerForm
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Printer:
             self._line("  # the target's name is the one in the drafter's config: check it")
         commands: dict[str, list[str]] = {}
         for line in launch_lines(report):
-            commands.setdefault(command_text(line["environment"], line["command"]), []).append(line["engine"])
+            commands.setdefault(launch_text(line), []).append(line["engine"])
         for command, engines in commands.items():
             if len(commands) > 1:
                 self._line(f"  # {', '.join(engines)}")
@@ -308,7 +308,7 @@ def _engine_words(engine: EngineRelease) -> str:
     if engine.newer_than_known:
         return f"{engine} (newer than the rules, which end at {known[-1]})"
     tail = " (newest known)" if engine.release == known[-1] else ""
-    return f"{engine}{tail}" + ("" if engine.proved else ", rules read from source")
+    return f"{engine}{tail}" + ("" if engine.proved else f", {STANDINGS[engine.standing]}")
 
 
 def _moves(report: Report) -> str:
@@ -398,4 +398,4 @@ def _neighbours(judgement: Judgement) -> str:
     return f"none of {count} other wirings fits clearly better (closest: {close}{same})"
 
 
-__all__ = ["Printer", "clean", "command_text", "size"]
+__all__ = ["Printer", "clean", "size"]

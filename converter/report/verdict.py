@@ -11,7 +11,7 @@ from converter.drafter.points import as_option
 from converter.findings import Finding, stops
 from converter.pipeline import Report
 from converter.report.words import mentions
-from converter.rules.engine import EngineRelease, known_releases
+from converter.rules.engine import STANDINGS, EngineRelease, known_releases
 from converter.rules.forms import TrainerForm
 
 Word = Literal["works", "works after conversion", "cannot", "unknown", "not looked at"]
@@ -178,4 +178,4 @@ def _how(report: Report, engine: EngineRelease) -> str:
     """Under which condition it works, or how that is known; "" where there is nothing to say."""
     if any(f.code == "A108" for f in report.findings):
         return "if all its points lie before the target's last layer (--target checks it)"
-    return "" if engine.proved else "rules read from source, not run by this project"
+    return "" if engine.proved else STANDINGS[engine.standing]

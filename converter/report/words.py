@@ -6,6 +6,7 @@ import re
 import shlex
 import unicodedata
 from collections.abc import Mapping
+from typing import Any
 
 
 def clean(text: str) -> str:
@@ -24,6 +25,13 @@ def size(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} GB" if value < 999.5 else f"{value:,.0f} GB"
+
+
+def launch_text(line: Mapping[str, Any]) -> str:
+    """All that is typed to serve with one engine: files, commands that come first, and the server's own."""
+    files = [f"  echo {shlex.quote(text)} > {shlex.quote(name)}" for name, text in line.get("files", {}).items()]
+    before = [command_text({}, command) for command in line.get("before", ())]
+    return "\n".join([*files, *before, command_text(line["environment"], line["command"])])
 
 
 def command_text(environment: Mapping[str, str], command: list[str]) -> str:

@@ -301,7 +301,33 @@ def _left_reach_to_window(reach: Any, values: Values) -> tuple[int | None, ...]:
     return (None if reach is None else reach + 1,) * layers
 
 
-LAUNCH: Mapping[str, Launch] = {"left_reach": Launch(_window_to_left_reach, _left_reach_to_window)}
+def _layers_before(points: tuple[int, ...]) -> list[int]:
+    """0-based layers whose outputs are the points."""
+    return [p - 1 for p in sorted(points)]
+
+
+def _points_after(layers: Any, values: Values) -> tuple[int, ...] | None:
+    return None if layers is None else tuple(layer + 1 for layer in layers)
+
+
+# How llama.cpp's converter is told in which type to write the weights.
+_GGUF_TYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+
+
+def _to_gguf_type(dtype: str) -> str:
+    """`auto` where there is no such type: read back it is none, so the drafter is refused."""
+    return _GGUF_TYPES.get(dtype, "auto")
+
+
+def _from_gguf_type(word: Any, values: Values) -> str | None:
+    return next((dtype for dtype, known in _GGUF_TYPES.items() if known == word), None)
+
+
+LAUNCH: Mapping[str, Launch] = {
+    "left_reach": Launch(_window_to_left_reach, _left_reach_to_window),
+    "layers_before": Launch(_layers_before, _points_after),
+    "gguf_type": Launch(_to_gguf_type, _from_gguf_type),
+}
 
 # Whether an engine takes the target's embedding in place of the drafter's own: (target width, drafter width) -> bool.
 EMBEDDINGS: Mapping[str, Callable[[int, int], bool]] = {

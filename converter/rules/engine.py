@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from converter.drafter.layout import expected_tensors
 from converter.drafter.points import describe_point
@@ -30,6 +30,16 @@ _EXPECTED = (
     "--engine {!r}: expected NAME, NAME==RELEASE or NAME>=RELEASE, such as sglang==0.5.23; for several engines give "
     "the option several times"
 )
+
+
+Standing = Literal["run", "read", "unverified"]
+
+# How far the rules of a release go, in the words of every report.
+STANDINGS: Mapping[Standing, str] = {
+    "run": "its own classes were run",
+    "read": "rules read from source",
+    "unverified": "unverified: rules read from source, never run here",
+}
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,13 @@ class EngineRelease:
     def requirement(self) -> str:
         """As `--engine` takes it."""
         return f"{self.name}=={self.release}"
+
+    @property
+    def standing(self) -> Standing:
+        """`unverified` where no release of the engine was ever run, not even another one."""
+        if self.proved:
+            return "run"
+        return "read" if loading.load("engines", self.name)["proved"] else "unverified"
 
     def target(self, architecture: str) -> TargetRule | None:
         return target_rule(self.name, self.release, architecture)
@@ -161,7 +178,7 @@ class EngineRelease:
         return None
 
     def launch_options(self, spec: DrafterSpec) -> dict[str, Any]:
-        """Options that carry what the config cannot: option -> value."""
+        """What carries what the config cannot: option, or word of the launch templates -> value."""
         options = {}
         for field, rule in self.rules["read"].items():
             if "launch" in rule:
@@ -256,18 +273,31 @@ class EngineRelease:
         self, target: Target, out: str, steps: int, spec: DrafterSpec
     ) -> tuple[dict[str, str], list[str]]:
         """Environment and command that serve the converted drafter with `steps` draft steps."""
-        rules = self.rules["launch"]
-        words = {"target": target.name or "TARGET", "out": out, "steps": steps, "steps_and_one": steps + 1}
+        rules, words = self.rules["launch"], self._launch_words(target, out, steps, spec)
         command = [word.format(**words) for word in rules["command"]]
         for option, value in rules["options"].items():
             command += [option, _filled(value, words)]
         for option, value in self.launch_options(spec).items():
-            command += [option, str(value)]
+            if option not in words:
+                command += [option, str(value)]
         if self.needs_flags(spec, target):
             command += self.rules["other_points"]["flags"]
         limit = target.max_position_embeddings
         short = limit is not None and spec.max_position_embeddings < limit
         return (dict(self.rules["context_limit"]["environment"]) if short else {}), command
+
+    def launch_preparation(
+        self, target: Target, out: str, steps: int, spec: DrafterSpec
+    ) -> tuple[dict[str, str], list[list[str]]]:
+        """Files to write (name -> text) and commands to run before the launch command, in order."""
+        rules, words = self.rules["launch"], self._launch_words(target, out, steps, spec)
+        files = {name: _filled(content, words) for name, content in rules.get("files", {}).items()}
+        return files, [[word.format(**words) for word in command] for command in rules.get("before", ())]
+
+    def _launch_words(self, target: Target, out: str, steps: int, spec: DrafterSpec) -> dict[str, Any]:
+        fields = {word: v for word, v in self.launch_options(spec).items() if not word.startswith("-")}
+        words = {"target": target.name or "TARGET", "out": out, "steps": steps, "steps_and_one": steps + 1}
+        return words | fields
 
     def consequence(self, field: str) -> str:
         """What happens in production where the release does not honour a field."""
@@ -291,12 +321,16 @@ class EngineRelease:
         return value not in limit["one_of"]
 
 
-def _filled(value: str | Mapping[str, str], words: Mapping[str, Any]) -> str:
+def _filled(value: str | Mapping[str, Any], words: Mapping[str, Any]) -> str:
     """A launch option's value with its placeholders filled in; a mapping becomes a JSON object."""
-    if isinstance(value, str):
-        return value.format(**words)
-    texts = {key: text.format(**words) for key, text in value.items()}
-    return json.dumps({key: int(text) if text.isdigit() else text for key, text in texts.items()})
+    return value.format(**words) if isinstance(value, str) else json.dumps(_object(value, words))
+
+
+def _object(value: str | Mapping[str, Any], words: Mapping[str, Any]) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _object(part, words) for key, part in value.items()}
+    text = value.format(**words)
+    return json.loads(text) if text.isdigit() or value == "{layer_ids}" else text
 
 
 def known_releases(name: str) -> list[str]:

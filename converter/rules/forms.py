@@ -19,7 +19,7 @@ from converter.errors import UsageError
 from converter.rules import ids as id_rules
 from converter.rules import loading
 from converter.rules.dialect import Dialect
-from converter.rules.engine import EngineRelease, resolve
+from converter.rules.engine import EngineRelease, Standing, resolve
 from converter.rules.targets import TargetRule
 
 
@@ -38,6 +38,10 @@ class TrainerForm(EngineRelease):
     @property
     def requirement(self) -> str:
         return f"{self.name}=={self.release}" if self.release else self.name
+
+    @property
+    def standing(self) -> Standing:
+        return "run" if self.proved else "read"
 
     @property
     def reads_ids(self) -> bool:

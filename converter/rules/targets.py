@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
 from converter.rules import loading
+
+ANY = "*"  # a row for every class that has none of its own
 
 Capture = Literal["works", "crash", "error", "silently_missing", "wrong_value", "never_captured", "unknown"]
 
@@ -53,14 +55,15 @@ def _table(engine: str) -> dict[str, list[dict[str, Any]]]:
 
 def target_rule(engine: str, release: str, architecture: str) -> TargetRule | None:
     """The row for a target class in a release, or None where the engine cannot use it as a target."""
-    for row in _table(engine).get(architecture, ()):
+    table = _table(engine)
+    for row in (*table.get(architecture, ()), *(table.get(ANY, ()) if architecture else ())):
         if loading.covers(row["releases"], release):
-            return TargetRule(**row)
+            return replace(TargetRule(**row), architecture=architecture)
     return None
 
 
 def architectures(engine: str, release: str) -> list[str]:
-    """Every class that the release can use as a target."""
+    """Every class that the release can use as a target; "*" among them where others are not ruled out."""
     return sorted(a for a in _table(engine) if target_rule(engine, release, a))
 
 

@@ -112,12 +112,12 @@ class EngineEnvironment:
 
 def ensure() -> EngineEnvironment:
     """Return the environment, building it first if it is not in the cache."""
-    cache = _cache_folder()
+    cache = cache_folder()
     environment = EngineEnvironment(cache / _digest())
     if environment.folder.exists():
         return environment
     cache.mkdir(parents=True, exist_ok=True)
-    with _locked(cache / "lock"):
+    with locked(cache / "lock"):
         if environment.folder.exists():  # another process built it while this one waited
             return environment
         # Whatever is called "building-*" now was left by a build that was killed.
@@ -137,10 +137,10 @@ def sources(requirement: str) -> Path:
     release = next(r for r in (*RELEASES, *READ) if r.requirement == requirement)
     if release in RELEASES:
         return ensure().folder / "src" / release.folder
-    cache = _cache_folder()
+    cache = cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
     folder = cache / "read" / release.folder
-    with _locked(cache / "lock"):
+    with locked(cache / "lock"):
         if not folder.exists():
             folder.parent.mkdir(exist_ok=True)
             fetching = Path(tempfile.mkdtemp(prefix="fetching-", dir=folder.parent))
@@ -152,7 +152,7 @@ def sources(requirement: str) -> Path:
     return folder
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
     chosen = os.environ.get("EAGLE3_ENGINE_CACHE")
     return Path(chosen) if chosen else Path.home() / ".cache" / "eagle3-convert" / "engines"
 
@@ -171,7 +171,7 @@ def _digest() -> str:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on `path`; the system lets go of it if this process is killed."""
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -184,12 +184,12 @@ def _build(folder: Path) -> None:
     _run(sys.executable, "-m", "venv", venv)
     # torch with its dependencies, because a CUDA build does not import without them, held to
     # the versions that the requirements name.
-    _pip(python, "install", TORCH, "--constraint", REQUIREMENTS)
-    _pip(python, "install", "--no-deps", "--only-binary", ":all:", "--requirement", REQUIREMENTS)
+    pip(python, "install", TORCH, "--constraint", REQUIREMENTS)
+    pip(python, "install", "--no-deps", "--only-binary", ":all:", "--requirement", REQUIREMENTS)
     for release in RELEASES:
         if release.overrides:
             target = folder / "overrides" / release.folder
-            _pip(
+            pip(
                 python,
                 *("install", "--no-deps", "--only-binary", ":all:", "--target", target),
                 *release.overrides,
@@ -200,7 +200,7 @@ def _build(folder: Path) -> None:
 def _unpack_sources(python: Path, release: Release, destination: Path) -> None:
     """Fetch the wheel of a release and keep its Python files and metadata."""
     with tempfile.TemporaryDirectory(dir=destination.parents[1]) as download:
-        _pip(
+        pip(
             python,
             *("download", "--no-deps", "--only-binary", ":all:", "--dest", download),
             release.requirement,
@@ -214,7 +214,7 @@ def _unpack_sources(python: Path, release: Release, destination: Path) -> None:
         (destination / name).mkdir(parents=True, exist_ok=True)
 
 
-def _pip(python: Path, command: str, *arguments: str | Path) -> None:
+def pip(python: Path, command: str, *arguments: str | Path) -> None:
     _run(python, "-m", "pip", command, "--disable-pip-version-check", *arguments)
 
 

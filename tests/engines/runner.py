@@ -34,8 +34,15 @@ def run_jobs(
     jobs: Sequence[dict[str, Any]],
 ) -> dict[str, dict[str, Any]]:
     """Run jobs with one release, such as `sglang==0.5.23`; results by name of job."""
+    return run_script(engines, engines.pythonpath(requirement), script, jobs, requirement)
+
+
+def run_script(
+    engines: environment.EngineEnvironment, path: str, script: str, jobs: Sequence[dict[str, Any]], what: str
+) -> dict[str, dict[str, Any]]:
+    """Run jobs with what `path` (a PYTHONPATH) adds to the environment; `what` names it in a failure."""
     variables = environment.clean_variables()
-    variables["PYTHONPATH"] = engines.pythonpath(requirement)
+    variables["PYTHONPATH"] = path
     variables["PYTHONNOUSERSITE"] = "1"
     with tempfile.TemporaryDirectory(prefix="engine-jobs-") as folder:
         results = Path(folder) / "results.json"
@@ -49,7 +56,7 @@ def run_jobs(
             timeout=SECONDS_ALLOWED,
         )
         if done.returncode or not results.exists():
-            raise HarnessFailure(f"{script} under {requirement}:\n{done.stdout[-4000:]}")
+            raise HarnessFailure(f"{script} under {what}:\n{done.stdout[-4000:]}")
         return json.loads(results.read_text())
 
 

@@ -31,7 +31,8 @@ from converter.report.reading import (
     value_words,
     verdict,
 )
-from converter.report.words import command_text, count, mentions, size
+from converter.report.words import count, launch_text, mentions, size
+from converter.rules.engine import STANDINGS
 
 _KINDS = {"works": "good", "works after conversion": "good", "cannot": "error"}
 Section = tuple[str, str, list[Any]]  # id, heading, content
@@ -126,7 +127,7 @@ def _verdict(document: Document, found: Sequence[Found]) -> list[Any]:
 def _engine(document: Document, engine: Mapping[str, Any], found: Sequence[Found]) -> Markup:
     said = verdict(document, engine)
     word, name = said["word"], engine_name(engine["engine"])
-    known = "" if engine["proved_rules"] else "rules read from source, not run by this project"
+    known = "" if engine["proved_rules"] else STANDINGS.get(engine.get("standing", "read"), "")
     if engine["newer_than_known"]:
         known = "newer than the rules: those of the newest known release were used"
     why: list[Any] = [el("p", said["why"])] if said["why"] and said["why"] != known and word != "cannot" else []
@@ -168,7 +169,7 @@ def _level(proof: Mapping[str, Any]) -> list[Any]:
 def _serve(document: Document) -> list[Any]:
     commands: dict[str, list[str]] = {}
     for line in document["launch"]:
-        words = command_text(line["environment"], line["command"])
+        words = launch_text(line)
         commands.setdefault(words, []).append(engine_name(line["engine"]))
     return [[el("h3", "Serve it with ", ", ".join(engines)), el("pre", words.replace("\n      ", "\n    ").strip())]
             for words, engines in commands.items()]  # fmt: skip
