@@ -298,6 +298,11 @@ def test_ids_under_two_keys(name: str, ids: dict[str, Any], found: set[str], tmp
         assert "C226" not in codes(check(tmp_path / "in", aux=(1, 3, 5)))
 
 
+def test_ids_that_agree_hide_nothing_else(tmp_path: Path) -> None:
+    config = {NESTED: [0, 2, 4], TOP: [1, 3, 5], "torch_dtype": "float32"}
+    assert finding(check(changed("specforge_hf", tmp_path / "in", config)), "C226").where == "torch_dtype"
+
+
 def test_a_flag_under_two_keys(tmp_path: Path) -> None:
     config = {"eagle_config.norm_before_fc": False, "norm_before_fc": True}
     report = check(changed("modelopt_midlayer", tmp_path / "in", config))

@@ -288,9 +288,11 @@ def _stated_twice(dialect: Dialect, config: Mapping[str, Any], meaning: IdMeanin
         if len(present) < 2 or name in given:
             continue
         (first, one), (second, other) = present[:2]
-        if rule.get("how") == "ids" and one != other:
-            agree = _points(meaning, first, one) == _points(meaning, second, other) is not None
-        if one != other and not agree:
+        if one == other:
+            continue
+        if rule.get("how") == "ids" and _points(meaning, first, one) == _points(meaning, second, other) is not None:
+            agree = True
+        else:
             findings.append(_differ(name, (first, one), (second, other)))
     return _Twice(tuple(findings), agree)
 
