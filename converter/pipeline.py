@@ -36,6 +36,7 @@ from converter.rules.behaviours import POINTS
 from converter.rules.dialect import Dialect, DialectReading, read, recognise
 from converter.rules.engine import EngineRelease, nested, resolve
 from converter.rules.fields import lookup
+from converter.rules.fused import ASSUMED
 from converter.rules.ids import points_of
 from converter.source import Source, open_source
 from converter.target import named_target, read_target
@@ -90,6 +91,7 @@ class Report:
     told           hears what a long proof is at
     points_known   False where a search of the wiring goes on without capture points
     other_meaning  that the ids may mean other points, said unless the sample decides
+    open           what else the sample decides
     search         what it found; `declared` is the wiring that the input states
     """
 
@@ -108,6 +110,7 @@ class Report:
     sample: Sample | None = None
     points_known: bool = True
     other_meaning: list[Finding] = field(default_factory=list)
+    open: list[Finding] = field(default_factory=list)
     search: Judgement | None = None
     declared: Wiring | None = None
     written: list[WrittenFile] = field(default_factory=list)
@@ -254,9 +257,12 @@ def _read(request: Request, told: Callable[[str], None]) -> Report:
         named = named_target("", reading.provenance)
         target = replace(named, layers=target.layers)
     report.target = target if target.name else replace(target, name=reading.provenance.target_name)
-    _add(report, reading.findings)
+    # How fused rows lie is for a sample to show, where there is one.
+    report.open = [f for f in reading.findings if f.code == ASSUMED and request.wish.sample is not None]
+    _add(report, [f for f in reading.findings if f not in report.open])
     if reading.spec is None:
         return report
+    report.source = replace(source, checkpoint=reading.checkpoint)
     _check(report, dialect, reading)
     return report
 
@@ -541,8 +547,8 @@ def _prove(report: Report, engines: Sequence[EngineFiles], refused: Sequence[Eng
     _add(report, [replace(f, caused_by=_cause(report, f)) if f.code == "N102" else f for f in proof.findings])
     # States that were named by the very ids in question cannot say what these mean.
     named = report.sample is not None and (report.sample.labelled or wish.sample_points is not None)
-    if not named or proof.level in ("none", "agreement"):
-        _add(report, report.other_meaning)
+    undecided = proof.level in ("none", "agreement")
+    _add(report, [*(report.other_meaning if not named or undecided else ()), *(report.open if undecided else ())])
 
 
 def _sample(report: Report) -> Sample | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from converter.checkpoint.header import FLOATS
-from converter.checkpoint.reader import INDEX, SINGLE, StoredTensor
+from converter.checkpoint.reader import INDEX, SINGLE, StoredTensor, run_name
 from converter.checks.engine import examine
 from converter.checks.suits import with_fixes
 from converter.drafter.drafter import Drafter
@@ -20,7 +20,15 @@ from converter.drafter.target import Target
 from converter.findings import Finding, error, stops, warning
 from converter.rules.engine import ConfigEntry, EngineRelease
 from converter.source import Source
-from converter.transforms import CAST, CAST_DTYPES, MARKS_FROM_IDS, OFFSETS_FROM_IDS, PERMUTE_BLOCKS, Operation
+from converter.transforms import (
+    CAST,
+    CAST_DTYPES,
+    MARKS_FROM_IDS,
+    OFFSETS_FROM_IDS,
+    PERMUTE_BLOCKS,
+    SPLIT_ROWS,
+    Operation,
+)
 
 # Files beside the weights that belong to the drafter and not to its training run.
 CARRIED = (
@@ -35,7 +43,7 @@ class TensorPlan:
     canonical   what it is
     source      the input tensor whose bytes it takes
     file        the output file that holds it
-    operations  empty where the bytes are copied
+    operations  empty where the bytes are copied; `split rows` comes first where only some of them are
     """
 
     name: str
@@ -45,6 +53,20 @@ class TensorPlan:
     dtype: str
     shape: tuple[int, ...]
     operations: tuple[Operation, ...] = ()
+
+    @property
+    def split(self) -> Operation | None:
+        return next((o for o in self.operations if o.name == SPLIT_ROWS), None)
+
+    @property
+    def changed(self) -> bool:
+        """True where values are other ones than in the input."""
+        return len(self.operations) > (self.split is not None)
+
+    @property
+    def stored(self) -> str:
+        """The tensor that it takes, as the checkpoint calls it once its fused tensors are cut."""
+        return run_name(self.source, **self.split.arguments) if self.split else self.source
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -81,11 +103,15 @@ class Plan:
 
     @property
     def renamed(self) -> list[TensorPlan]:
-        return [t for t in self.tensors if t.name != t.source]
+        return [t for t in self.tensors if t.name != t.source and not t.split]
+
+    @property
+    def split(self) -> list[TensorPlan]:
+        return [t for t in self.tensors if t.split]
 
     @property
     def changed(self) -> list[TensorPlan]:
-        return [t for t in self.tensors if t.operations]
+        return [t for t in self.tensors if t.changed]
 
     def as_json(self) -> dict[str, Any]:
         """The published form (schemas/plan.schema.json)."""
@@ -225,10 +251,13 @@ def _plan_tensors(
 
     def add(canonical: str, stored: StoredTensor, change: _Change) -> None:
         file = stored.file.name if checkpoint.sharded else SINGLE
+        operations = change.operations
+        if stored.whole:
+            rows = {"first": stored.first, "count": stored.info.shape[0]}
+            operations = (Operation(SPLIT_ROWS, rows), *operations)
+        source = stored.whole or stored.name
         for name in _output_names(canonical, engines):
-            tensors.append(
-                TensorPlan(name, canonical, stored.name, file, change.dtype, change.shape, change.operations)
-            )
+            tensors.append(TensorPlan(name, canonical, source, file, change.dtype, change.shape, operations))
 
     identity = spec.draft_vocab_size == spec.vocab_size and (drafter.vocab is None or drafter.vocab.identity)
     for stored in checkpoint.tensors.values():

@@ -186,7 +186,7 @@ def test_an_output_is_not_read_as_a_trainer_s(tmp_path: Path) -> None:
         ({}, {"mask_hidden": torch.ones(1, 1, 192)}, "P-EAGLE"),
         ({}, {"parallel_draft_heads.0.medusa_layers.0.linear.weight": torch.ones(2, 2)}, "parallel heads"),
         ({"eagle_config.use_aux_hidden_state": False}, {}, "last state alone"),
-        ({}, {"midlayer.self_attn.qkv_proj.weight": torch.ones(2, 2)}, "stored as one matrix"),
+        ({}, {"midlayer.self_attn.W_pack.weight": torch.ones(2, 2)}, "several matrices as one"),
     ],
 )
 def test_forms_that_are_not_converted_are_named(

@@ -32,6 +32,7 @@ RULES = {
     **{f"engines/{name}.yaml": "engine" for name in loading.names("engines")},
     **{f"engines/{name}.targets.json": "targets" for name in loading.names("engines")},
     "findings.yaml": "findings",
+    "fused.yaml": "fused",
     "others.yaml": "others",
     "recognition.yaml": "recognition",
 }
@@ -107,7 +108,7 @@ def test_enumerations_are_the_registries() -> None:
         (engine["limit_attribute"]["enum"], single | derived),
         (
             plan["operation"]["properties"]["name"]["enum"],
-            {*transforms.MAP_OPERATIONS, transforms.PERMUTE_BLOCKS, transforms.CAST},
+            {*transforms.MAP_OPERATIONS, transforms.PERMUTE_BLOCKS, transforms.CAST, transforms.SPLIT_ROWS},
         ),
         (report["origin"]["properties"]["how"]["enum"], get_args(How)),
         (load()["finding"]["properties"]["severity"]["enum"], SEVERITIES),

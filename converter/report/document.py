@@ -29,7 +29,7 @@ def as_json(report: Report) -> dict[str, Any]:
             "given": report.request.source,
             "dialect": report.dialect.name if report.dialect else "",
             "release": report.dialect.release if report.dialect else "",
-            "tensors": len(source.checkpoint.tensors) if source else 0,
+            "tensors": source.checkpoint.count if source else 0,
             "bytes": source.checkpoint.nbytes if source else 0,
         },
         "target": {

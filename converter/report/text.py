@@ -18,6 +18,7 @@ from converter.drafter.points import as_option, describe_points
 from converter.errors import Eagle3Error, InputError
 from converter.findings import Finding, stops
 from converter.pipeline import Report
+from converter.plan import TensorPlan
 from converter.report.document import launch_lines
 from converter.rules.engine import EngineRelease, known_releases
 
@@ -91,7 +92,7 @@ class Printer:
         layers = _count(spec.num_hidden_layers, kind.removesuffix("s"))
         release = f" {report.dialect.release}" if report.dialect.release else ""
         self._line(
-            f"{report.dialect.title}{release} drafter, {layers}, {len(checkpoint.tensors)} tensors, "
+            f"{report.dialect.title}{release} drafter, {layers}, {checkpoint.count} tensors, "
             f"{size(checkpoint.nbytes)}, from {report.request.source}"
         )
         target = report.target.architecture or "unknown"
@@ -121,9 +122,11 @@ class Printer:
         moved = _moves(report)
         changed = f"values changed {len(plan.changed)}"
         if plan.changed:
-            changed += " (" + ", ".join(f"{t.name}: {t.operations[0].name}" for t in plan.changed) + ")"
+            changed += " (" + ", ".join(f"{t.name}: {_changes(t)[0]}" for t in plan.changed) + ")"
         same = sum(t.name == t.source and not t.operations for t in plan.tensors)
         rows.append(("renamed", f"{len(plan.renamed)} tensors{moved}   unchanged {same}   {changed}"))
+        if plan.split:
+            rows.append(("split", ", ".join(dict.fromkeys(t.source for t in plan.split)) + f" into {len(plan.split)}"))
         for name, why in list(plan.dropped.items())[: None if self.verbose else 4]:
             rows.append(("dropped", f"{name} ({why})"))
         if len(plan.dropped) > 4 and not self.verbose:
@@ -167,8 +170,9 @@ class Printer:
         assert report.plan
         self._line("Tensors:", "bold")
         for t in report.plan.tensors:
-            work = ", ".join(o.name for o in t.operations) or "copy"
-            self._line(f"  {t.name}  <-  {t.source}  {t.dtype} {list(t.shape)}  {work}")
+            work = ", ".join(_changes(t)) or "copy"
+            rows = f" rows {t.split.arguments['first']}..{sum(t.split.arguments.values()) - 1}" if t.split else ""
+            self._line(f"  {t.name}  <-  {t.source}{rows}  {t.dtype} {list(t.shape)}  {work}")
         self._line("Config:", "bold")
         for entry in report.plan.config:
             self._line(f"  {entry.path} = {entry.value!r}   ({entry.origin})")
@@ -398,6 +402,11 @@ def _vocabulary(report: Report) -> str:
     }[vocab.source]
     agrees = ", agrees with t2d" if "t2d" in report.drafter.tensors and vocab.source in ("offsets", "ids") else ""
     return f"{spec.draft_vocab_size:,} of {spec.vocab_size:,}, {stored}{agrees}"
+
+
+def _changes(tensor: TensorPlan) -> list[str]:
+    """What is done to the values of an output tensor, in words."""
+    return [o.name for o in tensor.operations if o is not tensor.split]
 
 
 def _moves(report: Report) -> str:
