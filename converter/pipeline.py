@@ -316,6 +316,7 @@ def _unrecognised(source: Source) -> Finding:
 def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
     assert report.source is not None and reading.spec is not None
     spec, checkpoint = reading.spec, report.source.checkpoint
+    report.engines = [engine.serving(spec) for engine in report.engines]
     dropped = dict(reading.dropped)
     unknown = [f for f in reading.findings if f.code == "T101"]
     dropped |= {f.where: "not a tensor of this dialect; left out with --allow T101" for f in unknown}

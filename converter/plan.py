@@ -173,6 +173,8 @@ def make_plan(
         config[key] = ConfigEntry(key, value, "the input's config")
     if drafter.quantised:
         findings.append(_as_it_is(drafter))
+    if spec.not_computed:
+        findings.append(_not_computed(spec))
     findings = with_fixes(findings, spec, target, drafter.embedding)
     if stops(f for f in findings if f.code == "K120"):
         return Planning(None, tuple(findings))
@@ -231,6 +233,16 @@ def _as_it_is(drafter: Drafter) -> Finding:
     )
 
 
+def _not_computed(spec: DrafterSpec) -> Finding:
+    return warning(
+        "K142",
+        f"the forward pass of a drafter with {spec.not_computed} is not computed here, so nothing of it can be proved",
+        where="config.json",
+        why="names, shapes and config were checked by the engines' rules; what they compute was not compared",
+        fix=("compare the served acceptance length with training",),
+    )
+
+
 def _conflict(first: ConfigEntry, second: ConfigEntry, engines: Sequence[EngineRelease]) -> Finding:
     return error(
         "K130",
@@ -272,7 +284,7 @@ def _plan_tensors(
             continue
         change = _Change(stored.info.dtype, stored.info.shape)
         if order != tuple(range(len(order))):
-            if canonical in ("fc.weight", "input_norm.weight"):
+            if canonical in ("fc.weight", "input_norm.weight", "mask_hidden"):
                 change = replace(change, operations=(Operation(PERMUTE_BLOCKS, {"order": list(order)}),))
             elif canonical.startswith("fc_norm."):
                 canonical = f"fc_norm.{order.index(int(canonical.split('.')[1]))}.weight"

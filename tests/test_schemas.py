@@ -17,7 +17,7 @@ import pytest
 
 from converter import transforms
 from converter.drafter.layout import expected_tensors
-from converter.drafter.spec import FIELDS, DrafterSpec, How
+from converter.drafter.spec import FIELDS, OPTIONAL, DrafterSpec, How
 from converter.drafter.vocab import FORMS
 from converter.findings import SEVERITIES
 from converter.pipeline import Request, validate
@@ -116,9 +116,11 @@ def test_enumerations_are_the_registries() -> None:
         (page, {"title", "severity", "allow", *explain.SECTIONS}),
     ):
         assert set(found) == set(registry)
-    for fields in (shared["field_name"]["enum"], shared["every_field"]["required"], report["spec"]["required"],
-                   shared["fields"]["properties"], report["spec"]["properties"]):  # fmt: skip
+    for fields in (shared["field_name"]["enum"], report["spec"]["required"], shared["fields"]["properties"],
+                   report["spec"]["properties"]):  # fmt: skip
         assert tuple(fields) == FIELDS
+    assert tuple(shared["every_field"]["required"]) == tuple(f for f in FIELDS if f not in OPTIONAL)
+    assert set(engine["variants"]["propertyNames"]["enum"]) == OPTIONAL
     for field in FIELDS:
         described = (part["properties"][field]["description"] for part in (shared["fields"], report["spec"]))
         assert len(set(described)) == 1

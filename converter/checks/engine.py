@@ -39,6 +39,8 @@ CODES: Mapping[str, str] = {
     "mixed_windows": "K110",
     "reduced_vocabulary": "K116",
     "capture_points": "K125",
+    "mask_token_id": "K140",
+    "equal_widths": "K143",
 }
 OTHER = "K190"
 NEEDS_FLAGS = "K127"
@@ -202,7 +204,7 @@ def _not_honoured(engine: EngineRelease, spec: DrafterSpec, field: str, view: Dr
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, frozenset):
         return ", ".join(sorted(value)) or "nothing"

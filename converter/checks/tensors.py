@@ -17,13 +17,19 @@ _MAP = ("d2t", "t2d")
 def check_tensors(
     spec: DrafterSpec, checkpoint: Checkpoint, tensors: Mapping[str, str], quantised: set[str], declared: bool
 ) -> Iterator[Finding]:
-    """T103 missing, T104 misshapen, T105 not implied by the config, T106 not floating, T107 mixed dtypes,
+    """C217 and C218 no mask token or one outside the vocabulary, T103 missing, T104 misshapen, T105 not implied by the
+    config, T106 not floating, T107 mixed dtypes,
     T110 and T111 quantised weights without quantization_config and the reverse, C205.
 
     quantised  canonical names of quantised weights; declared: the config has a quantization_config
     """
     if spec.num_attention_heads % spec.num_key_value_heads or spec.head_dim % 2:
         yield _heads(spec)
+    if "mask_hidden" in tensors and spec.mask_token_id is None:
+        yield _no_mask_token(tensors["mask_hidden"])
+        tensors = {canonical: name for canonical, name in tensors.items() if canonical != "mask_hidden"}
+    if spec.mask_token_id is not None and spec.mask_token_id >= spec.vocab_size:
+        yield _token_outside(spec)
     wanted = expected_tensors(spec)
     for canonical, expected in wanted.items():
         if canonical not in tensors:
@@ -59,6 +65,29 @@ def _heads(spec: DrafterSpec) -> Finding:
         found=f"{spec.num_attention_heads} heads, {spec.num_key_value_heads} of keys, head_dim {spec.head_dim}",
         expected="heads a multiple of those of keys and values, an even head_dim",
         why="heads share keys in equal groups, and rope turns the two halves of each head",
+    )
+
+
+def _no_mask_token(name: str) -> Finding:
+    return error(
+        "C217",
+        "the drafter drafts in parallel, and the config does not name its mask token",
+        where="mask_token_id",
+        found=f"the tensor {name}",
+        expected="the token that stood for those not drafted yet in training",
+        why="with another token in its place every draft after the first is worse",
+        fix=("name it: --set mask_token_id=N  (the training run's log or configuration says which)",),
+    )
+
+
+def _token_outside(spec: DrafterSpec) -> Finding:
+    return error(
+        "C218",
+        "the mask token is not in the vocabulary",
+        where="mask_token_id",
+        found=str(spec.mask_token_id),
+        expected=f"0 to {spec.vocab_size - 1}",
+        fix=("name the one that training used: --set mask_token_id=N",),
     )
 
 

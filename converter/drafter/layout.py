@@ -35,6 +35,8 @@ def expected_tensors(spec: DrafterSpec) -> dict[str, Expected]:
     if spec.fc_norm:
         for j in range(spec.num_points):
             tensors[f"fc_norm.{j}.weight"] = Expected((spec.target_hidden_size,), "[target hidden]", "fc_norm")
+    if spec.mask_token_id is not None:
+        tensors["mask_hidden"] = Expected((1, 1, width), f"[1, 1, {points}]", "mask_token_id")
     for i in range(spec.num_hidden_layers):
         # Layer 0 takes the token's embedding beside the state, so q, k and v are twice as wide.
         width_in, words_in = (2 * hidden, "2 H") if i == 0 else (hidden, "H")

@@ -57,6 +57,7 @@ class DrafterSpec:
     fc_norm            one RMSNorm per state (`fc_norm.{j}`)
     norm_output        the state fed back between steps is the normed one
     qk_norm            RMSNorm over each head of q and k
+    mask_token_id      the token in place of those not drafted yet, where all are drafted in one pass (P-EAGLE)
     """
 
     hidden_size: int
@@ -86,6 +87,7 @@ class DrafterSpec:
     capture_points: tuple[int, ...]
     dtype: str
     origins: Mapping[str, Origin]
+    mask_token_id: int | None = None
 
     @property
     def num_points(self) -> int:
@@ -100,6 +102,15 @@ class DrafterSpec:
         return len(set(self.layer_windows)) > 1
 
     @property
+    def not_computed(self) -> str:
+        """The part that the forward pass here does not know, in words; "" where it knows all."""
+        return "parallel drafting" if self.mask_token_id is not None else ""
+
+    @property
+    def equal_widths(self) -> bool:
+        return self.target_hidden_size == self.hidden_size
+
+    @property
     def fc_is_square(self) -> bool:
         """True where the captured states are together exactly as wide as the drafter."""
         return self.num_points * self.target_hidden_size == self.hidden_size
@@ -107,6 +118,9 @@ class DrafterSpec:
 
 # The flags of a wiring: which norms there are and what they feed.
 NORM_FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+
+# Fields that rules need not speak of: what few drafters have, and None for the others.
+OPTIONAL = frozenset({"mask_token_id"})
 
 FIELDS: tuple[str, ...] = tuple(f.name for f in fields(DrafterSpec) if f.name != "origins")
 

@@ -61,6 +61,8 @@ class DraftModel:
     def __init__(self, spec: DrafterSpec, weights: Mapping[str, Tensor], windows_move: bool = False) -> None:
         if spec.hidden_act not in _ACTIVATIONS:
             raise NotComputable(f"the activation {spec.hidden_act}")
+        if spec.not_computed:
+            raise NotComputable(spec.not_computed)
         self.spec = spec
         self.weights = weights
         self.windows_move = windows_move

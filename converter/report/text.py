@@ -160,6 +160,10 @@ class Printer:
     def _next(self, report: Report) -> None:
         if report.proof is not None:
             return
+        if report.plan is not None and report.plan.spec.not_computed:
+            why = f"{report.plan.spec.not_computed} is not computed here"
+            self._line(f"\nNOT PROVED: {why}. Compare the served acceptance length with training.", "yellow")
+            return
         typed = report.request.command or ("eagle3-convert", report.request.source, str(report.request.out))
         again = [*(word for word in typed if word != "--force"), "--force", "--sample", "SAMPLE.safetensors"]
         self._line("\nNOT PROVED: nothing was run. Give tokens with the target's hidden states:", "yellow")

@@ -44,6 +44,8 @@ def plain(field: str, value: Any, values: Values) -> Any:
         if not isinstance(value, bool):
             raise Unreadable("true or false")
         return value
+    if field == "mask_token_id":
+        return whole_number(value, least=0)
     if field == "rms_norm_eps":
         return positive(value)
     if not isinstance(value, str):
@@ -150,6 +152,12 @@ def rope_parameters_first(field: str, node: Any, values: Values) -> Rope | None:
     return rope
 
 
+def rope_without_scaling(field: str, node: Any, values: Values) -> Rope | None:
+    """As rope_parameters_first, for trainers that take the base from there and nothing else."""
+    rope = rope_parameters_first(field, node, values)
+    return None if rope is None else Rope(rope.theta)
+
+
 def rope_base_10000(field: str, node: Any, values: Values) -> Rope | None:
     """As rope_parameters_first, for trainers that leave the base at 10000 whatever it says.
 
@@ -211,6 +219,7 @@ READERS: Mapping[str, Callable[[str, Any, Values], Any]] = {
     "rope_parameters_first": rope_parameters_first,
     "rope_flat": rope_flat,
     "rope_base_10000": rope_base_10000,
+    "rope_without_scaling": rope_without_scaling,
     "windows_by_layer_types": windows_by_layer_types,
 }
 

@@ -76,6 +76,14 @@ class EngineRelease:
         """As `--engine` takes it."""
         return f"{self.name}=={self.release}"
 
+    def serving(self, spec: DrafterSpec) -> EngineRelease:
+        """This release with the rules that it has for drafters of this kind (`variants`)."""
+        rules = self.rules
+        for field, changes in rules.get("variants", {}).items():
+            if getattr(spec, field) is not None:
+                rules = loading.with_changes(rules, changes)
+        return self if rules is self.rules else replace(self, rules=rules)
+
     def target(self, architecture: str) -> TargetRule | None:
         return target_rule(self.name, self.release, architecture)
 
@@ -252,7 +260,10 @@ def _filled(value: str | Mapping[str, str], words: Mapping[str, Any]) -> str:
     if isinstance(value, str):
         return value.format(**words)
     texts = {key: text.format(**words) for key, text in value.items()}
-    return json.dumps({key: int(text) if text.isdigit() else text for key, text in texts.items()})
+    read = {
+        key: json.loads(text) if text.isdigit() or text in ("true", "false") else text for key, text in texts.items()
+    }
+    return json.dumps(read)
 
 
 def known_releases(name: str) -> list[str]:

@@ -128,6 +128,7 @@ def configuration(
     target: Path | str,
     dtype: str = "auto",
     drafter: Path | str | None = None,
+    **speculative_options: Any,
 ) -> VllmConfig:
     """The configuration of an engine for a target, and for a drafter if there is one."""
     model = ModelConfig(
@@ -147,6 +148,7 @@ def configuration(
             num_speculative_tokens=3,
             target_model_config=model,
             target_parallel_config=parallel,
+            **speculative_options,
         )
     return VllmConfig(
         model_config=model,
