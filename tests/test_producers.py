@@ -43,8 +43,8 @@ DIALECTS = {
     "automodel": "automodel",
     "angelslim": "angelslim",
 }
-# Those of other shapes, which have tests of their own (test_peagle.py).
-SHAPES = ("speculators_peagle", "specforge_peagle")
+# Those of other shapes, which have tests of their own (test_peagle.py, test_mla.py).
+SHAPES = ("speculators_peagle", "specforge_peagle", "automodel_mla")
 # What has to be said for one to be the drafter it is: ModelOpt 0.47 exports YaRN for a drafter that it trained with
 # plain rope, and some trainers write no ids.
 SAID: dict[str, dict[str, Any]] = {
@@ -182,8 +182,6 @@ def test_an_output_is_not_read_as_a_trainer_s(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "tensors", "words"),
     [
-        ({"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, {}, "latent attention"),
-        ({}, {"midlayer.self_attn.kv_a_proj_with_mqa.weight": torch.ones(2, 2)}, "latent attention"),
         ({"architectures": ["LlamaEagle3DraftModel"], "parallel_drafting": True}, {}, "P-EAGLE"),
         ({}, {"parallel_draft_heads.0.medusa_layers.0.linear.weight": torch.ones(2, 2)}, "parallel heads"),
         ({"eagle_config.use_aux_hidden_state": False}, {}, "last state alone"),

@@ -17,7 +17,7 @@ import pytest
 
 from converter import transforms
 from converter.drafter.layout import expected_tensors
-from converter.drafter.spec import FIELDS, OPTIONAL, DrafterSpec, How
+from converter.drafter.spec import FIELDS, OPTIONAL, DrafterSpec, How, Latent
 from converter.drafter.vocab import FORMS
 from converter.findings import SEVERITIES
 from converter.pipeline import Request, validate
@@ -91,7 +91,8 @@ def test_enumerations_are_the_registries() -> None:
     row, report, plan = load()["targets"]["$defs"], load()["report"]["$defs"], load()["plan"]["$defs"]
     page = load()["findings"]["$defs"]["page"]["properties"]
     computed = [name for key, part in shared.items() if key.startswith("computed_") for name in part["properties"]]
-    single = {*FIELDS, "rope.kind", "rope.names"} - {"rope", "layer_windows", "capture_points"}
+    single = {*FIELDS, "rope.kind", "rope.names", "latent.compressed_q"}
+    single -= {"rope", "layer_windows", "capture_points", "latent"}
     derived = {name for name, part in inspect.getmembers(DrafterSpec) if isinstance(part, property)}
     for found, registry in (
         (shared["reader"]["enum"], behaviours.READERS),
@@ -129,9 +130,11 @@ def test_enumerations_are_the_registries() -> None:
 def test_every_canonical_tensor_has_a_name_that_the_schema_knows() -> None:
     flags = dict.fromkeys(FIELDS, True) | {"tie_word_embeddings": False}
     counts = dict.fromkeys(behaviours.COUNTS, 2)
-    spec: Any = DrafterSpec(**{**flags, **counts, "capture_points": (1, 2)}, origins={})
+    plain: Any = {**flags, **counts, "capture_points": (1, 2), "origins": {}}
     pattern = load()["rules"]["$defs"]["canonical_name"]["pattern"]
-    assert all(re.search(pattern, name) for name in (*expected_tensors(spec), "d2t", "t2d"))
+    for latent in (None, Latent(2, 2, 2, 2, 2), Latent(None, 2, 2, 2, 2)):
+        names = expected_tensors(DrafterSpec(**{**plain, "latent": latent}))
+        assert all(re.search(pattern, name) for name in (*names, "d2t", "t2d"))
 
 
 # --- rule files ---------------------------------------------------------------------------------------------

@@ -120,6 +120,8 @@ def _not_implied(extra: list[str], spec: DrafterSpec) -> Finding:
     flags = {
         "input_norm.": "norm_before_fc", "fc_norm.": "fc_norm", ".q_norm": "q/k norms (a qwen3 layer)",
         ".k_norm": "q/k norms (a qwen3 layer)", "_proj.bias": "attention_bias or mlp_bias", "fc.bias": "a bias of fc",
+        ".kv_a_": "latent attention (kv_lora_rank)", ".kv_b_": "latent attention (kv_lora_rank)",
+        ".q_a_": "latent attention (q_lora_rank)", ".q_b_": "latent attention (q_lora_rank)",
         "layers.": f"more than {spec.num_hidden_layers} layers",
     }  # fmt: skip
     meant = dict.fromkeys(flag for name in extra for part, flag in flags.items() if part in name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,8 @@ def spec_json(spec: DrafterSpec) -> dict[str, Any]:
         value = getattr(spec, name)
         if name == "rope":
             value = value.as_parameters()
+        if name == "latent" and value is not None:
+            value = asdict(value)
         origin = spec.origins[name]
         fields[name] = {
             "value": list(value) if isinstance(value, tuple) else value,

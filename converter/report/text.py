@@ -88,7 +88,7 @@ class Printer:
     def _what(self, report: Report) -> None:
         assert report.source and report.dialect and report.drafter
         checkpoint, spec = report.source.checkpoint, report.drafter.spec
-        kind = "qwen3 layers" if spec.qk_norm else "llama layers"
+        kind = "qwen3 layers" if spec.qk_norm else "MLA layers" if spec.latent is not None else "llama layers"
         layers = _count(spec.num_hidden_layers, kind.removesuffix("s"))
         release = f" {report.dialect.release}" if report.dialect.release else ""
         self._line(
@@ -202,7 +202,7 @@ class Printer:
             findings = report.verdicts[engine.requirement]
             self._findings(f for f in findings if self.verbose or (f.severity == "error" and not f.allowed))
         self._gap()
-        proof = _proof(report, self.verbose) if report.proof else ["NOT PROVED: static checks only (--sample FILE)"]
+        proof = _proof(report, self.verbose) if report.proof else [_unproved(report)]
         self._grid([("proof", line) for line in proof])
         if report.proof is not None and report.proof.searched and report.proof.judgement is not None:
             self._search(report, report.proof.judgement)
@@ -406,6 +406,13 @@ def _vocabulary(report: Report) -> str:
     }[vocab.source]
     agrees = ", agrees with t2d" if "t2d" in report.drafter.tensors and vocab.source in ("offsets", "ids") else ""
     return f"{spec.draft_vocab_size:,} of {spec.vocab_size:,}, {stored}{agrees}"
+
+
+def _unproved(report: Report) -> str:
+    unknown = report.drafter.spec.not_computed if report.drafter else ""
+    return (
+        f"NOT PROVED: {unknown} is not computed here" if unknown else "NOT PROVED: static checks only (--sample FILE)"
+    )
 
 
 def _changes(tensor: TensorPlan) -> list[str]:

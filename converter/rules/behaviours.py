@@ -11,11 +11,12 @@ All are total: a value that they cannot take raises Unreadable with what was exp
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any
 
 from converter.checkpoint.header import DTYPE_NAMES
-from converter.drafter.spec import Rope
+from converter.drafter.spec import Latent, Rope
 
 Values = Mapping[str, Any]
 
@@ -212,6 +213,25 @@ def windows_by_layer_types(field: str, node: Any, values: Values) -> tuple[int |
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
+# --- latent attention -----------------------------------------------------------------------------------------
+
+
+def latent_attention(field: str, node: Any, values: Values) -> Latent | None:
+    """The widths of a latent attention; None where there is no kv_lora_rank."""
+    if not isinstance(node, dict):
+        raise Unreadable("an object")
+    if node.get("kv_lora_rank") is None:
+        return None
+    widths = {f.name: node.get(f.name) for f in fields(Latent)}
+    for name, width in widths.items():
+        if width is not None or name != "q_lora_rank":
+            try:
+                whole_number(width, least=1)
+            except Unreadable as problem:
+                raise Unreadable(f"{name}: {problem}") from problem
+    return Latent(**widths)
+
+
 READERS: Mapping[str, Callable[[str, Any, Values], Any]] = {
     "plain": plain,
     "dtype": dtype,
@@ -221,6 +241,7 @@ READERS: Mapping[str, Callable[[str, Any, Values], Any]] = {
     "rope_base_10000": rope_base_10000,
     "rope_without_scaling": rope_without_scaling,
     "windows_by_layer_types": windows_by_layer_types,
+    "latent_attention": latent_attention,
 }
 
 # --- defaults -----------------------------------------------------------------------------------------------
@@ -282,6 +303,7 @@ WRITERS: Mapping[str, Callable[[Any], Any]] = {
         windows, ["full_attention" if w is None else "sliding_attention" for w in windows]
     ),
     "sliding_window": lambda windows: _sliding(windows, max((w for w in windows if w is not None), default=None)),
+    **{f.name: attrgetter(f.name) for f in fields(Latent)},
     "use_sliding_window": lambda windows: _sliding(windows, True),
 }
 

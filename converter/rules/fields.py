@@ -114,6 +114,9 @@ def read_spec(
             del values[field]
     if findings:
         return SpecReading(None, tuple(findings), ids)
+    if values["latent"] is not None:
+        values["head_dim"] = values["latent"].qk_rope_head_dim
+        origins["head_dim"] = Origin("derived", "qk_rope_head_dim")
     return SpecReading(DrafterSpec(origins=origins, **values), (), ids)
 
 
