@@ -1,8 +1,8 @@
-"""Drafters with latent attention (MLA): one of NeMo AutoModel's own code, and the forms of ModelOpt and TorchSpec imitated.
+"""Drafters with latent attention (MLA): one by NeMo AutoModel's own code, the forms of ModelOpt and TorchSpec imitated.
 
 ModelOpt's layer is code of a repository on the Hub and TorchSpec is in no package, so theirs are put together from the
-names and the config template of nvidia-modelopt 0.47.0 (export/plugins/hf_spec_export.py:66-90, hf_spec_configs.py:58-149;
-midlayer.* as 0.42.0 has them), with the weights of AutoModel's.
+names and the config template of nvidia-modelopt 0.47.0 (torch/export/plugins/hf_spec_export.py:66-90 and
+hf_spec_configs.py:58-149; midlayer.* as 0.42.0 has them), with the weights of AutoModel's.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ LATENT = Latent(24, 16, 12, 8, 10)
 # The values of the template that are no drafter's but copied from the target's config, as nulls where it had none.
 TEMPLATE: dict[str, Any] = {
     "architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "kimi_k2", "attention_bias": False,
-    "attention_dropout": 0.0, "aux_loss_alpha": 0.001, "chunk_size_feed_forward": 0, "do_sample": False, "ep_size": None,
-    "first_k_dense_replace": 1, "hidden_act": "silu", "id2label": None, "moe_intermediate_size": 2048, "n_group": 1,
+    "attention_dropout": 0.0, "aux_loss_alpha": 0.001, "chunk_size_feed_forward": 0, "do_sample": False,
+    "ep_size": None, "first_k_dense_replace": 1, "hidden_act": "silu", "id2label": None,
+    "moe_intermediate_size": 2048, "n_group": 1,
     "n_routed_experts": 384, "num_experts_per_tok": 8, "num_nextn_predict_layers": 0, "routed_scaling_factor": 2.827,
     "scoring_func": "sigmoid", "temperature": None, "topk_method": "noaux_tc", "torchscript": None, "use_cache": True,
     "tie_word_embeddings": False, "torch_dtype": "bfloat16",
@@ -59,7 +60,7 @@ def written(folder: Path, config: dict[str, Any], layer: str, but: tuple[str, ..
 
 
 def modelopt(folder: Path, layer: str, **config: Any) -> Path:
-    """Without embedding and t2d, and with the vocabulary full or reduced as the base model's head says: here reduced."""
+    """Without embedding and t2d, which its export leaves out."""
     document = {**TEMPLATE, "draft_vocab_size": 384, "eagle_config": EAGLE, **config}
     return written(folder, document, layer, but=("embed_tokens.weight", "t2d"))
 

@@ -18,8 +18,8 @@ def check_tensors(
     spec: DrafterSpec, checkpoint: Checkpoint, tensors: Mapping[str, str], quantised: set[str], declared: bool
 ) -> Iterator[Finding]:
     """C217 and C218 no mask token or one outside the vocabulary, T103 missing, T104 misshapen, T105 not implied by the
-    config, T106 not floating, T107 mixed dtypes,
-    T110 and T111 quantised weights without quantization_config and the reverse, C205.
+    config, T106 not floating, T107 mixed dtypes, T110 and T111 quantised weights without quantization_config and the
+    reverse, C205.
 
     quantised  canonical names of quantised weights; declared: the config has a quantization_config
     """

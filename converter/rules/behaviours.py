@@ -222,14 +222,16 @@ def latent_attention(field: str, node: Any, values: Values) -> Latent | None:
         raise Unreadable("an object")
     if node.get("kv_lora_rank") is None:
         return None
-    widths = {f.name: node.get(f.name) for f in fields(Latent)}
-    for name, width in widths.items():
-        if width is not None or name != "q_lora_rank":
-            try:
-                whole_number(width, least=1)
-            except Unreadable as problem:
-                raise Unreadable(f"{name}: {problem}") from problem
-    return Latent(**widths)
+
+    def width(name: str) -> int:
+        try:
+            return whole_number(node.get(name), least=1)
+        except Unreadable as problem:
+            raise Unreadable(f"{name}: {problem}") from problem
+
+    compressed = node.get("q_lora_rank") is not None
+    others = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    return Latent(width("q_lora_rank") if compressed else None, *map(width, others))
 
 
 READERS: Mapping[str, Callable[[str, Any, Values], Any]] = {
