@@ -91,8 +91,8 @@ def not_finite(written: list[WrittenFile]) -> list[Finding]:
 
 
 def _output(drafter: Drafter, tensor: TensorPlan, input_digests: dict[str, str]) -> OutputTensor:
-    stored = drafter.checkpoint.tensors[tensor.source]
-    if not tensor.operations:
+    stored = drafter.checkpoint.tensors[tensor.stored]
+    if not tensor.changed:
         return OutputTensor(tensor.name, tensor.dtype, tensor.shape, stored)
 
     def make() -> Iterator[NDArray[np.generic]]:
@@ -100,11 +100,11 @@ def _output(drafter: Drafter, tensor: TensorPlan, input_digests: dict[str, str])
 
         made_of_map = tensor.operations[0].name in MAP_OPERATIONS
         digest = xxhash.xxh3_128()
-        for part in drafter.checkpoint.parts(tensor.source):
+        for part in drafter.checkpoint.parts(tensor.stored):
             digest.update(part.data)
             if not made_of_map:
                 yield apply(tensor.operations, part)
-        input_digests[tensor.source] = digest.hexdigest()
+        input_digests[tensor.stored] = digest.hexdigest()
         if made_of_map:
             yield MAP_OPERATIONS[tensor.operations[0].name](drafter.map, drafter.spec.vocab_size)
 

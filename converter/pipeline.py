@@ -37,6 +37,7 @@ from converter.rules.dialect import Dialect, DialectReading, Recognition, id_mea
 from converter.rules.engine import EngineRelease, nested, resolve
 from converter.rules.fields import lookup
 from converter.rules.forms import TrainerForm, as_written, check_writable, engine_dialect, names_engine, trainer_form
+from converter.rules.fused import ASSUMED
 from converter.rules.ids import points_of
 from converter.source import Source, open_source
 from converter.target import named_target, read_target
@@ -94,6 +95,7 @@ class Report:
     points_known   False where a search of the wiring goes on without capture points
     other_meaning  that the ids may mean other points, said unless the sample decides
     unlike         what the trainer computed and no engine does, said unless a sample measures it
+    open           what else the sample decides
     search         what it found; `declared` is the wiring that the input states
     sealed         the seal beside the output; empty where none was written
     """
@@ -114,6 +116,7 @@ class Report:
     points_known: bool = True
     other_meaning: list[Finding] = field(default_factory=list)
     unlike: tuple[str, Finding] | None = None
+    open: list[Finding] = field(default_factory=list)
     search: Judgement | None = None
     declared: Wiring | None = None
     sealed: dict[str, Any] = field(default_factory=dict)
@@ -283,9 +286,12 @@ def _read(request: Request, told: Callable[[str], None]) -> Report:
         form = trainer_form(request.to, reading.provenance, report.target)
         report.engines = [form]
         _add(report, [_needed(form, key) for key in form.needed()])
-    _add(report, reading.findings)
+    # How fused rows lie is for a sample to show, where there is one.
+    report.open = [f for f in reading.findings if f.code == ASSUMED and request.wish.sample is not None]
+    _add(report, [f for f in reading.findings if f not in report.open])
     if reading.spec is None:
         return report
+    report.source = replace(source, checkpoint=reading.checkpoint)
     _check(report, dialect, reading)
     return report
 
@@ -351,6 +357,7 @@ def _unrecognised(source: Source) -> Finding:
 def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
     assert report.source is not None and reading.spec is not None
     spec, checkpoint = reading.spec, report.source.checkpoint
+    report.engines = [engine.serving(spec) for engine in report.engines]
     dropped = dict(reading.dropped)
     unknown = [f for f in reading.findings if f.code == "T101"]
     dropped |= {f.where: "not a tensor of this dialect; left out with --allow T101" for f in unknown}
@@ -585,8 +592,8 @@ def _prove(report: Report, engines: Sequence[EngineFiles], refused: Sequence[Eng
         _add(report, [report.unlike[1]])  # nothing could be measured
     # States that were named by the very ids in question cannot say what these mean.
     named = report.sample is not None and (report.sample.labelled or wish.sample_points is not None)
-    if not named or proof.level in ("none", "agreement"):
-        _add(report, report.other_meaning)
+    undecided = proof.level in ("none", "agreement")
+    _add(report, [*(report.other_meaning if not named or undecided else ()), *(report.open if undecided else ())])
 
 
 def _sample(report: Report) -> Sample | None:

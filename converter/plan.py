@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from converter.checkpoint.header import FLOATS
-from converter.checkpoint.reader import INDEX, SINGLE, StoredTensor
+from converter.checkpoint.reader import INDEX, SINGLE, StoredTensor, run_name
 from converter.checks.engine import examine
 from converter.checks.suits import with_fixes
 from converter.drafter.drafter import Drafter
@@ -28,6 +28,7 @@ from converter.transforms import (
     MARKS_FROM_IDS,
     OFFSETS_FROM_IDS,
     PERMUTE_BLOCKS,
+    SPLIT_ROWS,
     Operation,
 )
 
@@ -44,7 +45,7 @@ class TensorPlan:
     canonical   what it is
     source      the input tensor whose bytes it takes
     file        the output file that holds it
-    operations  empty where the bytes are copied
+    operations  empty where the bytes are copied; `split rows` comes first where only some of them are
     """
 
     name: str
@@ -59,6 +60,20 @@ class TensorPlan:
     def made(self) -> bool:
         """True of a map tensor that the input has only in another form (t2d from d2t)."""
         return any(o.name in MAP_OPERATIONS for o in self.operations) and not self.source.endswith(self.canonical)
+
+    @property
+    def split(self) -> Operation | None:
+        return next((o for o in self.operations if o.name == SPLIT_ROWS), None)
+
+    @property
+    def changed(self) -> bool:
+        """True where values are other ones than in the input."""
+        return len(self.operations) > (self.split is not None)
+
+    @property
+    def stored(self) -> str:
+        """The tensor that it takes, as the checkpoint calls it once its fused tensors are cut."""
+        return run_name(self.source, **self.split.arguments) if self.split else self.source
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -100,11 +115,15 @@ class Plan:
 
     @property
     def renamed(self) -> list[TensorPlan]:
-        return [t for t in self.tensors if t.name != t.source and not t.made]
+        return [t for t in self.tensors if t.name != t.source and not t.made and not t.split]
+
+    @property
+    def split(self) -> list[TensorPlan]:
+        return [t for t in self.tensors if t.split]
 
     @property
     def changed(self) -> list[TensorPlan]:
-        return [t for t in self.tensors if t.operations]
+        return [t for t in self.tensors if t.changed]
 
     def as_json(self) -> dict[str, Any]:
         """The published form (schemas/plan.schema.json)."""
@@ -167,6 +186,8 @@ def make_plan(
         config[key] = ConfigEntry(key, value, "the input's config")
     if drafter.quantised:
         findings.append(_as_it_is(drafter))
+    if spec.not_computed:
+        findings.append(_not_computed(spec))
     findings = with_fixes(findings, spec, target, drafter.embedding)
     if stops(f for f in findings if f.code == "K120"):
         return Planning(None, tuple(findings))
@@ -225,6 +246,16 @@ def _as_it_is(drafter: Drafter) -> Finding:
     )
 
 
+def _not_computed(spec: DrafterSpec) -> Finding:
+    return warning(
+        "K142",
+        f"the forward pass of a drafter with {spec.not_computed} is not computed here, so nothing of it can be proved",
+        where="config.json",
+        why="names, shapes and config were checked by the engines' rules; what they compute was not compared",
+        fix=("compare the served acceptance length with training",),
+    )
+
+
 def _conflict(first: ConfigEntry, second: ConfigEntry, engines: Sequence[EngineRelease]) -> Finding:
     return error(
         "K130",
@@ -245,10 +276,13 @@ def _plan_tensors(
 
     def add(canonical: str, stored: StoredTensor, change: _Change) -> None:
         file = stored.file.name if checkpoint.sharded else SINGLE
+        operations = change.operations
+        if stored.whole:
+            rows = {"first": stored.first, "count": stored.info.shape[0]}
+            operations = (Operation(SPLIT_ROWS, rows), *operations)
+        source = stored.whole or stored.name
         for name in _output_names(canonical, engines):
-            tensors.append(
-                TensorPlan(name, canonical, stored.name, file, change.dtype, change.shape, change.operations)
-            )
+            tensors.append(TensorPlan(name, canonical, source, file, change.dtype, change.shape, operations))
 
     identity = not spec.reduced_vocabulary and (drafter.vocab is None or drafter.vocab.identity)
     form = next((e for e in engines if isinstance(e, TrainerForm)), None)
@@ -267,7 +301,7 @@ def _plan_tensors(
             continue
         change = _Change(stored.info.dtype, stored.info.shape)
         if order != tuple(range(len(order))):
-            if canonical in ("fc.weight", "input_norm.weight"):
+            if canonical in ("fc.weight", "input_norm.weight", "mask_hidden"):
                 change = replace(change, operations=(Operation(PERMUTE_BLOCKS, {"order": list(order)}),))
             elif canonical.startswith("fc_norm."):
                 canonical = f"fc_norm.{order.index(int(canonical.split('.')[1]))}.weight"

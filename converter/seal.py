@@ -65,7 +65,7 @@ def make_seal(
                 "source": t.source,
                 "operations": [o.as_json() for o in t.operations],
                 "xxh3_128": digests.get(t.name, ""),
-                "source_xxh3_128": input_digests.get(t.source, "") if t.operations else digests.get(t.name, ""),
+                "source_xxh3_128": input_digests.get(t.stored, "") if t.changed else digests.get(t.name, ""),
             }
             for t in plan.tensors
         ],
@@ -94,10 +94,12 @@ def rule_digests() -> dict[str, str]:
         f"{name} (--mapping)": hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
         for name, document in loading.added_files().items()
     }
+    files = {"fused.yaml": loading.rules_folder() / "fused.yaml"}
     for kind in ("dialects", "engines"):
         for file in sorted(loading.rules_folder(kind).iterdir(), key=lambda f: f.name):
             if file.name.endswith((".yaml", ".json")):
-                digests[f"{kind}/{file.name}"] = hashlib.sha256(file.read_bytes()).hexdigest()
+                files[f"{kind}/{file.name}"] = file
+    digests |= {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items()}
     return digests
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 OFFSETS_FROM_IDS = "offsets from ids"
 MARKS_FROM_IDS = "marks from ids"
 PERMUTE_BLOCKS = "permute blocks"
+SPLIT_ROWS = "split rows"  # a run of the input tensor's rows: its bytes are moved, not read
 CAST = "cast"
 
 
@@ -84,11 +85,12 @@ def rounded(values: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
 
 
 def apply(operations: Sequence[Operation], values: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Rows of a tensor after the operations that work row by row (`permute blocks`, `cast`)."""
+    """Rows of a tensor after the operations that work row by row (`permute blocks`, `cast`; of `split rows`, those that
+    it takes)."""
     for operation in operations:
         if operation.name == PERMUTE_BLOCKS:
             values = permute_blocks(values, tuple(operation.arguments["order"]))
-        else:
+        elif operation.name == CAST:
             values = cast(values, operation.arguments["from"], operation.arguments["to"])
     return values
 

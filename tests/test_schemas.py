@@ -18,7 +18,7 @@ import pytest
 from converter import transforms
 from converter.drafter.drafter import Embedding
 from converter.drafter.layout import expected_tensors
-from converter.drafter.spec import FIELDS, DrafterSpec, How
+from converter.drafter.spec import FIELDS, OPTIONAL, DrafterSpec, How, Latent
 from converter.drafter.vocab import FORMS, MapSource
 from converter.findings import SEVERITIES
 from converter.look.diff import MEANINGS, diff
@@ -37,6 +37,7 @@ RULES = {
     **{f"engines/{name}.yaml": "engine" for name in loading.names("engines")},
     **{f"engines/{name}.targets.json": "targets" for name in loading.names("engines")},
     "findings.yaml": "findings",
+    "fused.yaml": "fused",
     "others.yaml": "others",
     "recognition.yaml": "recognition",
 }
@@ -97,7 +98,8 @@ def test_enumerations_are_the_registries() -> None:
     look = load()["inspect"]["$defs"]
     pair, key = (load()["diff"]["$defs"][part]["properties"] for part in ("tensor", "key"))
     computed = [name for key, part in shared.items() if key.startswith("computed_") for name in part["properties"]]
-    single = {*FIELDS, "rope.kind", "rope.names"} - {"rope", "layer_windows", "capture_points"}
+    single = {*FIELDS, "rope.kind", "rope.names", "latent.compressed_q"}
+    single -= {"rope", "layer_windows", "capture_points", "latent"}
     derived = {name for name, part in inspect.getmembers(DrafterSpec) if isinstance(part, property)}
     for found, registry in (
         (shared["reader"]["enum"], behaviours.READERS),
@@ -114,7 +116,7 @@ def test_enumerations_are_the_registries() -> None:
         (engine["limit_attribute"]["enum"], single | derived),
         (
             plan["operation"]["properties"]["name"]["enum"],
-            {*transforms.MAP_OPERATIONS, transforms.PERMUTE_BLOCKS, transforms.CAST},
+            {*transforms.MAP_OPERATIONS, transforms.PERMUTE_BLOCKS, transforms.CAST, transforms.SPLIT_ROWS},
         ),
         (report["origin"]["properties"]["how"]["enum"], get_args(How)),
         (load()["finding"]["properties"]["severity"]["enum"], SEVERITIES),
@@ -126,9 +128,11 @@ def test_enumerations_are_the_registries() -> None:
         (key["meaning"]["enum"], MEANINGS),
     ):
         assert set(found) == set(registry)
-    for fields in (shared["field_name"]["enum"], shared["every_field"]["required"], report["spec"]["required"],
-                   shared["fields"]["properties"], report["spec"]["properties"]):  # fmt: skip
+    for fields in (shared["field_name"]["enum"], report["spec"]["required"], shared["fields"]["properties"],
+                   report["spec"]["properties"]):  # fmt: skip
         assert tuple(fields) == FIELDS
+    assert tuple(shared["every_field"]["required"]) == tuple(f for f in FIELDS if f not in OPTIONAL)
+    assert set(engine["variants"]["propertyNames"]["enum"]) == OPTIONAL
     for field in FIELDS:
         described = (part["properties"][field]["description"] for part in (shared["fields"], report["spec"]))
         assert len(set(described)) == 1
@@ -137,9 +141,11 @@ def test_enumerations_are_the_registries() -> None:
 def test_every_canonical_tensor_has_a_name_that_the_schema_knows() -> None:
     flags = dict.fromkeys(FIELDS, True) | {"tie_word_embeddings": False}
     counts = dict.fromkeys(behaviours.COUNTS, 2)
-    spec: Any = DrafterSpec(**{**flags, **counts, "capture_points": (1, 2)}, origins={})
+    plain: Any = {**flags, **counts, "capture_points": (1, 2), "origins": {}}
     pattern = load()["rules"]["$defs"]["canonical_name"]["pattern"]
-    assert all(re.search(pattern, name) for name in (*expected_tensors(spec), "d2t", "t2d"))
+    for latent in (None, Latent(2, 2, 2, 2, 2), Latent(None, 2, 2, 2, 2)):
+        names = expected_tensors(DrafterSpec(**{**plain, "latent": latent}))
+        assert all(re.search(pattern, name) for name in (*names, "d2t", "t2d"))
 
 
 # --- rule files ---------------------------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,12 +53,30 @@ class Stamp:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a file: `offset` counts bytes from the start of the file."""
+    """A tensor in a file: `offset` counts bytes from the start of the file.
+
+    whole, first   where it is a run of another tensor's rows: that tensor's name, and the first of them
+    """
 
     name: str
     file: Path
     offset: int
     info: TensorInfo
+    whole: str = ""
+    first: int = 0
+
+    def rows(self, first: int, count: int) -> StoredTensor:
+        """Rows first..first+count-1 as a tensor of their own, `name[first:end]`: in a file they lie together."""
+        size = self.info.nbytes // self.info.shape[0]
+        start = self.info.start + first * size
+        info = TensorInfo(self.info.dtype, (count, *self.info.shape[1:]), start, start + count * size)
+        name = run_name(self.name, first, count)
+        return StoredTensor(name, self.file, self.offset + first * size, info, self.name, first)
+
+
+def run_name(name: str, first: int, count: int) -> str:
+    """What a run of a tensor's rows is called."""
+    return f"{name}[{first}:{first + count}]"
 
 
 class Checkpoint:
@@ -74,6 +93,7 @@ class Checkpoint:
         self.metadata: dict[str, Mapping[str, str]] = {}
         self.tensors: dict[str, StoredTensor] = {}
         self._stamps = {}
+        self._whole: Checkpoint | None = None
         for file in files:
             self._stamps[file] = Stamp.of(file)
             header = read_header(file)
@@ -89,6 +109,24 @@ class Checkpoint:
                         )
                     )
                 self.tensors[name] = StoredTensor(name, file, header.data_start + info.start, info)
+
+    def cut(self, runs: Mapping[str, Sequence[int]]) -> Checkpoint:
+        """The same checkpoint with tensors cut into runs of rows (name -> rows of each run), which take their place."""
+        other = copy.copy(self)
+        other._whole = self  # which a temporary file may live as long as
+        other.tensors = {}
+        for stored in self.tensors.values():
+            parts, first = [], 0
+            for count in runs.get(stored.name, ()):
+                parts.append(stored.rows(first, count))
+                first += count
+            other.tensors |= {part.name: part for part in parts or [stored]}
+        return other
+
+    @property
+    def count(self) -> int:
+        """How many tensors the files hold."""
+        return len({tensor.whole or tensor.name for tensor in self.tensors.values()})
 
     @property
     def nbytes(self) -> int:

@@ -5,13 +5,13 @@ release's own rules, and compare. A difference is something that the engine woul
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from converter.drafter.drafter import Embedding
 from converter.drafter.layout import Expected, expected_tensors
 from converter.drafter.points import describe_point, describe_points
-from converter.drafter.spec import DrafterSpec, Origin, differences
+from converter.drafter.spec import DrafterSpec, Latent, Origin, differences
 from converter.drafter.target import Target
 from converter.findings import Finding, error, warning
 from converter.rules.engine import STANDINGS, ConfigEntry, EngineRelease, EngineView, known_releases, nested
@@ -40,6 +40,10 @@ CODES: Mapping[str, str] = {
     "mixed_windows": "K110",
     "reduced_vocabulary": "K116",
     "capture_points": "K125",
+    "mask_token_id": "K140",
+    "latent": "K141",
+    "latent.compressed_q": "K144",
+    "equal_widths": "K143",
 }
 OTHER = "K190"
 NEEDS_FLAGS = "K127"
@@ -218,8 +222,10 @@ def _not_honoured(engine: EngineRelease, spec: DrafterSpec, field: str, view: Dr
 
 
 def shown_value(value: Any) -> str:
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, Latent):
+        return ", ".join(f"{f.name} {shown_value(getattr(value, f.name))}" for f in fields(value))
     if isinstance(value, frozenset):
         return ", ".join(sorted(value)) or "nothing"
     if isinstance(value, tuple):

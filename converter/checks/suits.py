@@ -46,7 +46,7 @@ def suits(
         return Suits(engine, (), {})  # what depends on an unknown depth is unknown, never "right"
     right: list[str] = []
     wrong: dict[tuple[str, ...], list[str]] = {}
-    for release in all_releases(engine):
+    for release in (r.serving(spec) for r in all_releases(engine)):
         findings = faults(release, spec, target, embedding)
         findings += compare(release, spec, config, names, target, release.launch_options(spec))
         codes = tuple(sorted({f.code for f in findings if f.severity == "error" or f.code == NEEDS_FLAGS}))
@@ -62,7 +62,7 @@ def where_it_works(spec: DrafterSpec, target: Target, embedding: Embedding) -> t
     lines = []
     for engine in loading.names("engines"):
         good = []
-        for release in all_releases(engine):
+        for release in (r.serving(spec) for r in all_releases(engine)):
             findings = examine(release, spec, target, embedding).findings
             if not any(f.severity == "error" or f.code == NEEDS_FLAGS for f in findings):
                 good.append(release.release)

@@ -17,13 +17,19 @@ _MAP = ("d2t", "t2d")
 def check_tensors(
     spec: DrafterSpec, checkpoint: Checkpoint, tensors: Mapping[str, str], quantised: set[str], declared: bool
 ) -> Iterator[Finding]:
-    """T103 missing, T104 misshapen, T105 not implied by the config, T106 not floating, T107 mixed dtypes,
-    T110 and T111 quantised weights without quantization_config and the reverse, C205.
+    """C217 and C218 no mask token or one outside the vocabulary, T103 missing, T104 misshapen, T105 not implied by the
+    config, T106 not floating, T107 mixed dtypes, T110 and T111 quantised weights without quantization_config and the
+    reverse, C205.
 
     quantised  canonical names of quantised weights; declared: the config has a quantization_config
     """
     if spec.num_attention_heads % spec.num_key_value_heads or spec.head_dim % 2:
         yield _heads(spec)
+    if "mask_hidden" in tensors and spec.mask_token_id is None:
+        yield _no_mask_token(tensors["mask_hidden"])
+        tensors = {canonical: name for canonical, name in tensors.items() if canonical != "mask_hidden"}
+    if spec.mask_token_id is not None and spec.mask_token_id >= spec.vocab_size:
+        yield _token_outside(spec)
     wanted = expected_tensors(spec)
     for canonical, expected in wanted.items():
         if canonical not in tensors:
@@ -62,6 +68,29 @@ def _heads(spec: DrafterSpec) -> Finding:
     )
 
 
+def _no_mask_token(name: str) -> Finding:
+    return error(
+        "C217",
+        "the drafter drafts in parallel, and the config does not name its mask token",
+        where="mask_token_id",
+        found=f"the tensor {name}",
+        expected="the token that stood for those not drafted yet in training",
+        why="with another token in its place every draft after the first is worse",
+        fix=("name it: --set mask_token_id=N  (the training run's log or configuration says which)",),
+    )
+
+
+def _token_outside(spec: DrafterSpec) -> Finding:
+    return error(
+        "C218",
+        "the mask token is not in the vocabulary",
+        where="mask_token_id",
+        found=str(spec.mask_token_id),
+        expected=f"0 to {spec.vocab_size - 1}",
+        fix=("name the one that training used: --set mask_token_id=N",),
+    )
+
+
 def _missing(canonical: str, expected: Expected) -> Finding:
     because = f"the config says {expected.feature}" if expected.feature else "every drafter of this kind has it"
     return error(
@@ -91,6 +120,8 @@ def _not_implied(extra: list[str], spec: DrafterSpec) -> Finding:
     flags = {
         "input_norm.": "norm_before_fc", "fc_norm.": "fc_norm", ".q_norm": "q/k norms (a qwen3 layer)",
         ".k_norm": "q/k norms (a qwen3 layer)", "_proj.bias": "attention_bias or mlp_bias", "fc.bias": "a bias of fc",
+        ".kv_a_": "latent attention (kv_lora_rank)", ".kv_b_": "latent attention (kv_lora_rank)",
+        ".q_a_": "latent attention (q_lora_rank)", ".q_b_": "latent attention (q_lora_rank)",
         "layers.": f"more than {spec.num_hidden_layers} layers",
     }  # fmt: skip
     meant = dict.fromkeys(flag for name in extra for part, flag in flags.items() if part in name)

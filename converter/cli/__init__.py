@@ -46,7 +46,7 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
             "k-th layer, out:k = output of the 0-based layer k)."),
         "set": click.option("--set", "given", multiple=True, metavar="FIELD=VALUE",
             help="What the config does not say or says wrongly: norm_before_residual, norm_before_fc, fc_norm, "
-            "norm_output (true or false), rope_theta (a number)."),
+            "norm_output (true or false), rope_theta, mask_token_id (a number)."),
         "sample": click.option("--sample", type=click.Path(path_type=Path), metavar="FILE_OR_FOLDER",
             help="Tokens with the target's hidden states to run the drafter on: of eagle3 sample, or a trainer's own "
             "data (docs/samples.md)."),
@@ -269,12 +269,15 @@ def _given(words: tuple[str, ...]) -> dict[str, Any]:
             given[name] = value.lower() == "true"
         elif name == "rope_theta" and _positive(value) is not None:
             given[name] = _positive(value)
+        elif name == "mask_token_id" and value.isdecimal():
+            given[name] = int(value)
         elif name == "rope_scaling" and value in ("none", "config"):
             given[name] = value
         else:
             flags = ", ".join(NORM_FLAGS)
             raise UsageError(
-                f"--set {word}: expected one of {flags}=true|false, rope_theta=NUMBER or rope_scaling=none|config"
+                f"--set {word}: expected one of {flags}=true|false, rope_theta=NUMBER, mask_token_id=NUMBER or "
+                "rope_scaling=none|config"
             )
     return given
 

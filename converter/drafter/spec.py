@@ -46,6 +46,28 @@ class Rope:
 
 
 @dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention (MLA): what q, k and v are made of. Names are those of every config.
+
+    q_lora_rank        width of the latent that q comes from; None: straight from the layer's input
+    kv_lora_rank       width of the latent that k and v come from
+    qk_nope_head_dim   width of a head of q and k that rope leaves alone
+    qk_rope_head_dim   width of the part that it turns, in k one for all heads
+    v_head_dim         width of a head of v
+    """
+
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+
+    @property
+    def compressed_q(self) -> bool:
+        return self.q_lora_rank is not None
+
+
+@dataclass(frozen=True)
 class DrafterSpec:
     """Shapes: H = hidden_size, Ht = target_hidden_size, V = vocab_size (the target's), Vd = draft_vocab_size.
 
@@ -57,6 +79,8 @@ class DrafterSpec:
     fc_norm            one RMSNorm per state (`fc_norm.{j}`)
     norm_output        the state fed back between steps is the normed one
     qk_norm            RMSNorm over each head of q and k
+    mask_token_id      the token in place of those not drafted yet, where all are drafted in one pass (P-EAGLE)
+    latent             its attention is a latent one; head_dim is then the width that rope turns
     """
 
     hidden_size: int
@@ -86,6 +110,8 @@ class DrafterSpec:
     capture_points: tuple[int, ...]
     dtype: str
     origins: Mapping[str, Origin]
+    mask_token_id: int | None = None
+    latent: Latent | None = None
 
     @property
     def num_points(self) -> int:
@@ -97,16 +123,22 @@ class DrafterSpec:
         return 0 in self.capture_points
 
     @property
-    def target_width_differs(self) -> bool:
-        return self.target_hidden_size != self.hidden_size
-
-    @property
     def reduced_vocabulary(self) -> bool:
         return self.draft_vocab_size != self.vocab_size
 
     @property
     def mixed_windows(self) -> bool:
         return len(set(self.layer_windows)) > 1
+
+    @property
+    def not_computed(self) -> str:
+        """The part that the forward pass here does not know, in words; "" where it knows all."""
+        parts = {"latent attention": self.latent, "parallel drafting": self.mask_token_id}
+        return " and ".join(part for part, value in parts.items() if value is not None)
+
+    @property
+    def equal_widths(self) -> bool:
+        return self.target_hidden_size == self.hidden_size
 
     @property
     def fc_is_square(self) -> bool:
@@ -116,6 +148,9 @@ class DrafterSpec:
 
 # The flags of a wiring: which norms there are and what they feed.
 NORM_FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+
+# Fields that rules need not speak of: what few drafters have, and None for the others.
+OPTIONAL = frozenset({"mask_token_id", "latent"})
 
 FIELDS: tuple[str, ...] = tuple(f.name for f in fields(DrafterSpec) if f.name != "origins")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
 
 from converter.drafter.spec import DrafterSpec
@@ -41,10 +42,24 @@ def _rope_layout(interleave: bool) -> Callable[[DrafterSpec, Weights], dict[str,
     return damage
 
 
+def _head_groups(spec: DrafterSpec, weights: Weights) -> dict[str, Tensor]:
+    """q, k and v that were one matrix with the heads that share keys together, cut as if all of q came first."""
+    result = dict(weights)
+    shares = spec.num_key_value_heads
+    for name in [n for n in weights if ".q_proj." in n]:
+        names = [name.replace(".q_proj.", f".{x}_proj.") for x in "qkv"]
+        parts = [weights[n] for n in names]
+        whole = torch.cat(parts)
+        groups = torch.split(whole.reshape(shares, -1, *whole.shape[1:]), [len(p) // shares for p in parts], dim=1)
+        result |= {n: rows.flatten(0, 1) for n, rows in zip(names, groups, strict=True)}
+    return result
+
+
 # Words for the report -> what to do to the weights.
 DAMAGES: Mapping[str, Callable[[DrafterSpec, Weights], dict[str, Tensor]]] = {
     "mlp gate and up exchanged": _exchange("gate_proj", "up_proj"),
     "layer 0 input_layernorm and hidden_norm exchanged": _exchange("input_layernorm", "hidden_norm"),
     "rows of q and k interleaved": _rope_layout(True),
     "rows of q and k de-interleaved": _rope_layout(False),
+    "rows of q, k and v by groups of heads": _head_groups,
 }

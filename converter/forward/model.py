@@ -69,6 +69,8 @@ class DraftModel:
     ) -> None:
         if spec.hidden_act not in _ACTIVATIONS:
             raise NotComputable(f"the activation {spec.hidden_act}")
+        if spec.not_computed:
+            raise NotComputable(spec.not_computed)
         self.spec = spec
         self.weights = weights
         self.windows_move = windows_move

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def as_json(report: Report) -> dict[str, Any]:
             "given": report.request.source,
             "dialect": report.dialect.name if report.dialect else "",
             "release": report.dialect.release if report.dialect else "",
-            "tensors": len(source.checkpoint.tensors) if source else 0,
+            "tensors": source.checkpoint.count if source else 0,
             "bytes": source.checkpoint.nbytes if source else 0,
         },
         "target": {
@@ -99,6 +99,8 @@ def spec_json(spec: DrafterSpec) -> dict[str, Any]:
         value = getattr(spec, name)
         if name == "rope":
             value = value.as_parameters()
+        if name == "latent" and value is not None:
+            value = asdict(value)
         origin = spec.origins[name]
         fields[name] = {
             "value": list(value) if isinstance(value, tuple) else value,

@@ -68,8 +68,15 @@ def engine(release: EngineRelease) -> dict[str, Any]:
         "proved": release.proved,
         "standing": release.standing,
         "honoured_since": honoured_since(release.name),
-        "never_honoured": _sources(rules["read"], "fixed"),
+        "never_honoured": _sources(_reading(rules), "fixed"),
         "limits": {name: dict(limit) for name, limit in rules.get("limits", {}).items()},
+        "variants": {
+            field: {
+                "never_honoured": _sources(variant.get("read", {}), "fixed"),
+                "limits": {name: dict(limit) for name, limit in variant.get("limits", {}).items()},
+            }
+            for field, variant in rules.get("variants", {}).items()
+        },
         "embedding": rules["embedding"],
         "targets": [
             {
@@ -86,11 +93,17 @@ def engine(release: EngineRelease) -> dict[str, Any]:
     }
 
 
+def _reading(rules: Mapping[str, Any]) -> dict[str, Any]:
+    """How each field is read, one that has a variant as it is read there."""
+    own = {field: variant.get("read", {}) for field, variant in rules.get("variants", {}).items()}
+    return {**rules["read"], **{field: read[field] for field, read in own.items() if field in read}}
+
+
 def honoured_since(name: str) -> dict[str, str]:
     """Field -> first known release that reads it from the config or a launch option; "" where none does."""
     since: dict[str, str] = {}
     for release in all_releases(name):
-        for field, rule in release.rules["read"].items():
+        for field, rule in _reading(release.rules).items():
             if "fixed" not in rule:
                 since.setdefault(field, release.release)
     return {field: since.get(field, "") for field in all_releases(name)[-1].rules["read"]}
@@ -120,7 +133,7 @@ def dialects_text() -> str:
 
 def _words(value: Any) -> str:
     """A literal or a computed default, for people."""
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, dict):
         return str(value)
@@ -143,12 +156,9 @@ def engine_text(release: EngineRelease) -> str:
     """What the release does not honour, and a row for each target class."""
     document = engine(release)
     lines = [f"{release}   " + _knowledge(release), ""]
-    for field, rule in document["never_honoured"].items():
-        since = document["honoured_since"][field]
-        lines.append(f"  {field:<22}fixed at {_words(rule['value'])}" + (f", read from {since} on" if since else ""))
-        lines.append(f"{'':<24}{rule['source']}")
-    for name, limit in document["limits"].items():
-        lines.append(f"  {name:<22}{limit['otherwise']}")
+    lines += _limits_text(document, document["honoured_since"])
+    for field, variant in document["variants"].items():
+        lines += ["", f"  drafters with {field}:", *_limits_text(variant, {})]
     widths = (40, 26, 18, 18)
     lines += ["", "  " + _columns(("target class", "id rule", "embedding", "layers", "last layer"), widths)]
     for row in document["targets"]:
@@ -159,6 +169,15 @@ def engine_text(release: EngineRelease) -> str:
     captures = dict.fromkeys(row[k] for row in document["targets"] for k in ("embedding", "layers", "last_layer"))
     lines += ["", *(f"  {name:<26}{words[name]}" for name in {**rules, **captures} if name in words)]
     return "\n".join(lines)
+
+
+def _limits_text(part: Mapping[str, Any], honoured_since: Mapping[str, str]) -> list[str]:
+    lines = []
+    for field, rule in part["never_honoured"].items():
+        since = honoured_since.get(field)
+        lines.append(f"  {field:<22}fixed at {_words(rule['value'])}" + (f", read from {since} on" if since else ""))
+        lines.append(f"{'':<24}{rule['source']}")
+    return lines + [f"  {name:<22}{limit['otherwise']}" for name, limit in part["limits"].items()]
 
 
 def _knowledge(release: EngineRelease) -> str:

@@ -15,6 +15,7 @@ from converter.drafter.points import describe_points
 from converter.errors import Eagle3Error, InputError
 from converter.findings import Finding, stops
 from converter.pipeline import Report
+from converter.plan import TensorPlan
 from converter.report.document import launch_lines
 from converter.report.verdict import convert_command, engine_list, headline, of_engine, vocabulary
 from converter.report.words import clean, count, launch_text, size
@@ -76,11 +77,11 @@ class Printer:
     def _what(self, report: Report) -> None:
         assert report.source and report.dialect and report.drafter
         checkpoint, spec = report.source.checkpoint, report.drafter.spec
-        kind = "qwen3 layers" if spec.qk_norm else "llama layers"
+        kind = "qwen3 layers" if spec.qk_norm else "MLA layers" if spec.latent is not None else "llama layers"
         layers = count(spec.num_hidden_layers, kind.removesuffix("s"))
         release = f" {report.dialect.release}" if report.dialect.release else ""
         self._line(
-            f"{report.dialect.title}{release} drafter, {layers}, {len(checkpoint.tensors)} tensors, "
+            f"{report.dialect.title}{release} drafter, {layers}, {checkpoint.count} tensors, "
             f"{size(checkpoint.nbytes)}, from {report.request.source}"
         )
         target = report.target.architecture or "unknown"
@@ -111,9 +112,11 @@ class Printer:
         moved = _moves(report)
         changed = f"values changed {len(plan.changed)}"
         if plan.changed:
-            changed += " (" + ", ".join(f"{t.name}: {t.operations[0].name}" for t in plan.changed) + ")"
+            changed += " (" + ", ".join(f"{t.name}: {_changes(t)[0]}" for t in plan.changed) + ")"
         same = sum(t.name == t.source and not t.operations for t in plan.tensors)
         rows.append(("renamed", f"{len(plan.renamed)} tensors{moved}   unchanged {same}   {changed}"))
+        if plan.split:
+            rows.append(("split", ", ".join(dict.fromkeys(t.source for t in plan.split)) + f" into {len(plan.split)}"))
         for name, why in list(plan.dropped.items())[: None if self.verbose else 4]:
             rows.append(("dropped", f"{name} ({why})"))
         if len(plan.dropped) > 4 and not self.verbose:
@@ -151,6 +154,10 @@ class Printer:
     def _next(self, report: Report) -> None:
         if report.proof is not None:
             return
+        if report.plan is not None and report.plan.spec.not_computed:
+            why = f"{report.plan.spec.not_computed} is not computed here"
+            self._line(f"\nNOT PROVED: {why}. Compare the served acceptance length with training.", "yellow")
+            return
         typed = report.request.command or ("eagle3-convert", report.request.source, str(report.request.out))
         again = [*(word for word in typed if word != "--force"), "--force", "--sample", "SAMPLE.safetensors"]
         self._line("\nNOT PROVED: nothing was run. Give tokens with the target's hidden states:", "yellow")
@@ -161,8 +168,9 @@ class Printer:
         assert report.plan
         self._line("Tensors:", "bold")
         for t in report.plan.tensors:
-            work = ", ".join(o.name for o in t.operations) or "copy"
-            self._line(f"  {t.name}  <-  {t.source}  {t.dtype} {list(t.shape)}  {work}")
+            work = ", ".join(_changes(t)) or "copy"
+            rows = f" rows {t.split.arguments['first']}..{sum(t.split.arguments.values()) - 1}" if t.split else ""
+            self._line(f"  {t.name}  <-  {t.source}{rows}  {t.dtype} {list(t.shape)}  {work}")
         self._line("Config:", "bold")
         for entry in report.plan.config:
             self._line(f"  {entry.path} = {entry.value!r}   ({entry.origin})")
@@ -188,7 +196,7 @@ class Printer:
             findings = report.verdicts[engine.requirement]
             self._findings(f for f in findings if self.verbose or (f.severity == "error" and not f.allowed))
         self._gap()
-        proof = _proof(report, self.verbose) if report.proof else ["NOT PROVED: static checks only (--sample FILE)"]
+        proof = _proof(report, self.verbose) if report.proof else [_unproved(report)]
         self._grid([("proof", line) for line in proof])
         if report.proof is not None and report.proof.searched and report.proof.judgement is not None:
             self._search(report, report.proof.judgement)
@@ -309,6 +317,18 @@ def _engine_words(engine: EngineRelease) -> str:
         return f"{engine} (newer than the rules, which end at {known[-1]})"
     tail = " (newest known)" if engine.release == known[-1] else ""
     return f"{engine}{tail}" + ("" if engine.proved else f", {STANDINGS[engine.standing]}")
+
+
+def _unproved(report: Report) -> str:
+    unknown = report.drafter.spec.not_computed if report.drafter else ""
+    return (
+        f"NOT PROVED: {unknown} is not computed here" if unknown else "NOT PROVED: static checks only (--sample FILE)"
+    )
+
+
+def _changes(tensor: TensorPlan) -> list[str]:
+    """What is done to the values of an output tensor, in words."""
+    return [o.name for o in tensor.operations if o is not tensor.split]
 
 
 def _moves(report: Report) -> str:

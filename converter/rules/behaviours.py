@@ -11,11 +11,12 @@ All are total: a value that they cannot take raises Unreadable with what was exp
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any
 
 from converter.checkpoint.header import DTYPE_NAMES
-from converter.drafter.spec import Rope
+from converter.drafter.spec import Latent, Rope
 
 Values = Mapping[str, Any]
 
@@ -44,6 +45,8 @@ def plain(field: str, value: Any, values: Values) -> Any:
         if not isinstance(value, bool):
             raise Unreadable("true or false")
         return value
+    if field == "mask_token_id":
+        return whole_number(value, least=0)
     if field == "rms_norm_eps":
         return positive(value)
     if not isinstance(value, str):
@@ -150,6 +153,12 @@ def rope_parameters_first(field: str, node: Any, values: Values) -> Rope | None:
     return rope
 
 
+def rope_without_scaling(field: str, node: Any, values: Values) -> Rope | None:
+    """As rope_parameters_first, for trainers that take the base from there and nothing else."""
+    rope = rope_parameters_first(field, node, values)
+    return None if rope is None else Rope(rope.theta)
+
+
 def rope_base_10000(field: str, node: Any, values: Values) -> Rope | None:
     """As rope_parameters_first, for trainers that leave the base at 10000 whatever it says.
 
@@ -204,6 +213,27 @@ def windows_by_layer_types(field: str, node: Any, values: Values) -> tuple[int |
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
+# --- latent attention -----------------------------------------------------------------------------------------
+
+
+def latent_attention(field: str, node: Any, values: Values) -> Latent | None:
+    """The widths of a latent attention; None where there is no kv_lora_rank."""
+    if not isinstance(node, dict):
+        raise Unreadable("an object")
+    if node.get("kv_lora_rank") is None:
+        return None
+
+    def width(name: str) -> int:
+        try:
+            return whole_number(node.get(name), least=1)
+        except Unreadable as problem:
+            raise Unreadable(f"{name}: {problem}") from problem
+
+    compressed = node.get("q_lora_rank") is not None
+    others = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    return Latent(width("q_lora_rank") if compressed else None, *map(width, others))
+
+
 READERS: Mapping[str, Callable[[str, Any, Values], Any]] = {
     "plain": plain,
     "dtype": dtype,
@@ -211,7 +241,9 @@ READERS: Mapping[str, Callable[[str, Any, Values], Any]] = {
     "rope_parameters_first": rope_parameters_first,
     "rope_flat": rope_flat,
     "rope_base_10000": rope_base_10000,
+    "rope_without_scaling": rope_without_scaling,
     "windows_by_layer_types": windows_by_layer_types,
+    "latent_attention": latent_attention,
 }
 
 # --- defaults -----------------------------------------------------------------------------------------------
@@ -273,6 +305,7 @@ WRITERS: Mapping[str, Callable[[Any], Any]] = {
         windows, ["full_attention" if w is None else "sliding_attention" for w in windows]
     ),
     "sliding_window": lambda windows: _sliding(windows, max((w for w in windows if w is not None), default=None)),
+    **{f.name: attrgetter(f.name) for f in fields(Latent)},
     "use_sliding_window": lambda windows: _sliding(windows, True),
     "greedy_proposals": lambda tokens: [{"proposal_type": "greedy", "speculative_tokens": tokens}],
 }

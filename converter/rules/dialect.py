@@ -17,6 +17,7 @@ from converter.errors import UsageError
 from converter.findings import Finding, error, note, warning
 from converter.rules import loading
 from converter.rules.fields import IdMeaning, keys_read, leaves, lookup, read_spec
+from converter.rules.fused import UNSPLIT, Fused, fused_modules, fused_tensor, split
 from converter.rules.names import first_match, match, translate
 
 
@@ -126,6 +127,8 @@ def _holds(group: Mapping[str, Any], config: Mapping[str, Any], names: Sequence[
 def _shows(condition: Mapping[str, Any], config: Mapping[str, Any], names: Sequence[str]) -> bool:
     if "tensor" in condition:
         return any(match(condition["tensor"], name) is not None for name in names)
+    if "module" in condition:
+        return any(f".{condition['module']}." in f".{name}" for name in names)
     value = lookup(config, condition["key"])
     if isinstance(value, list) and value:
         value = value[0]
@@ -140,7 +143,7 @@ def _shows(condition: Mapping[str, Any], config: Mapping[str, Any], names: Seque
 
 def _unconverted(form: Mapping[str, Any]) -> Finding:
     return error("F116", f"this is {form['title']}, which is not converted", where="config.json and tensor names",
-                 why=form["why"])  # fmt: skip
+                 why=form["why"], fix=tuple(form.get("fix", ())))  # fmt: skip
 
 
 def _something_else(title: str) -> Finding:
@@ -183,6 +186,7 @@ def _refused(title: str, condition: Mapping[str, Any], config: Mapping[str, Any]
 class DialectReading:
     """What a dialect's rules make of a checkpoint; `spec` is None where findings say why.
 
+    checkpoint   with its fused tensors cut into their parts
     tensors   canonical name -> name in the checkpoint
     dropped   tensor -> why no engine needs it
     carried   config keys that go over as they are: last part of the key -> value
@@ -194,6 +198,7 @@ class DialectReading:
 
     spec: DrafterSpec | None
     provenance: Provenance
+    checkpoint: Checkpoint
     tensors: Mapping[str, str]
     dropped: Mapping[str, str]
     carried: Mapping[str, Any]
@@ -225,7 +230,13 @@ def read(
     if prefix:
         findings.append(_unwrapped(prefix, len(checkpoint.tensors)))
     bare = [name.removeprefix(prefix) for name in checkpoint.tensors]
+    table = fused_modules(rules)
+    fused: list[Fused] = []
     for name, own in zip(checkpoint.tensors, bare, strict=True):
+        found = fused_tensor(table, name, own)
+        if found is not None:
+            fused.append(found)
+            continue
         canonical = _canonical(rules["tensors"], own)
         drop = first_match(rules.get("drop", {}), own)
         if canonical is not None and canonical not in tensors:
@@ -249,13 +260,19 @@ def read(
     findings += _release_known(dialect, config)
     twice = _stated_twice(dialect, config, meaning, fields)
     findings += twice.findings
+    if spec is not None and fused:
+        checkpoint, tensors, faults = split(fused, spec, checkpoint, tensors)
+        findings += faults
+        spec = None if any(f.code in UNSPLIT for f in faults) else spec
     facts = {key: lookup(config, path) for key, path in rules.get("provenance", {}).items()}
     present = {key: lookup(config, key) for key in rules.get("carry", ())}
     carried = {key.rpartition(".")[2]: value for key, value in present.items() if value is not None}
     provenance = _provenance(dialect, facts)
     other = None if twice.agree or spec is None else _other_meaning(rules["ids"], spec.origins["capture_points"].where)
     unlike = next((caution for caution in cautions if caution[0]), None)
-    return DialectReading(spec, provenance, tensors, dropped, carried, tuple(findings), reading.ids, other, unlike)
+    return DialectReading(
+        spec, provenance, checkpoint, tensors, dropped, carried, tuple(findings), reading.ids, other, unlike
+    )
 
 
 def id_meaning(dialect: Dialect, target: Target) -> IdMeaning:

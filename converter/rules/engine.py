@@ -93,6 +93,14 @@ class EngineRelease:
             return "run"
         return "read" if loading.load("engines", self.name)["proved"] else "unverified"
 
+    def serving(self, spec: DrafterSpec) -> EngineRelease:
+        """This release with the rules that it has for drafters of this kind (`variants`)."""
+        rules = self.rules
+        for field, changes in rules.get("variants", {}).items():
+            if getattr(spec, field) is not None:
+                rules = loading.with_changes(rules, changes)
+        return self if rules is self.rules else replace(self, rules=rules)
+
     def target(self, architecture: str) -> TargetRule | None:
         return target_rule(self.name, self.release, architecture)
 
@@ -330,7 +338,7 @@ def _object(value: str | Mapping[str, Any], words: Mapping[str, Any]) -> Any:
     if isinstance(value, Mapping):
         return {key: _object(part, words) for key, part in value.items()}
     text = value.format(**words)
-    return json.loads(text) if text.isdigit() or value == "{layer_ids}" else text
+    return json.loads(text) if text.isdigit() or text in ("true", "false") or value == "{layer_ids}" else text
 
 
 def known_releases(name: str) -> list[str]:

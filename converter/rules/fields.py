@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from converter.drafter.spec import FIELDS, DrafterSpec, Origin
+from converter.drafter.spec import FIELDS, OPTIONAL, DrafterSpec, Origin
 from converter.findings import Finding, error
 from converter.rules.behaviours import LAUNCH, READERS, Unreadable, default_value
 from converter.rules.ids import points_of
@@ -107,7 +107,7 @@ def read_spec(
     derived: Mapping[str, tuple[Any, str]] | None = None,
     launch: Mapping[str, Any] | None = None,
 ) -> SpecReading:
-    """Read every field of the spec by its rule.
+    """Read every field of the spec by its rule; an optional one that has none is absent.
 
     given    fields set by the user, which outrank the config
     derived  field -> value and tensor that it follows from, where the config is silent
@@ -118,7 +118,7 @@ def read_spec(
     findings: list[Finding] = []
     ids: tuple[int, ...] | None = None
     for field in FIELDS:
-        rule = rules[field]
+        rule = rules[field] if field not in OPTIONAL else rules.get(field, {})
         key, value = _first_present(config, rule)
         try:
             if given and field in given:
@@ -146,11 +146,14 @@ def read_spec(
             return SpecReading(None, tuple(findings), ids)
         except KeyError:
             return SpecReading(None, tuple(findings), ids)
-        if values[field] is None:
+        if values[field] is None and field not in OPTIONAL:
             findings.append(_missing(field, rule, where, ids, meaning))
             del values[field]
     if findings:
         return SpecReading(None, tuple(findings), ids)
+    if values["latent"] is not None:
+        values["head_dim"] = values["latent"].qk_rope_head_dim
+        origins["head_dim"] = Origin("derived", "qk_rope_head_dim")
     return SpecReading(DrafterSpec(origins=origins, **values), (), ids)
 
 

@@ -140,6 +140,13 @@ def for_release(
     return merged
 
 
+def with_changes(rules: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The rules with more merged over them, as a block of `releases` is."""
+    merged = {k: deepcopy(v) for k, v in rules.items()}
+    _merge(merged, changes)
+    return merged
+
+
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
     for key, value in over.items():
         if value is None:

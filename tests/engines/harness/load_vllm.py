@@ -5,8 +5,8 @@ registry and loader, and filled by the class's own `load_weights`. vLLM's own `l
 all this and shares the target's embedding and head; of the target it is given these two. Where the
 job gives inputs, the drafter is run over them.
 
-A job is the same as in load_sglang.py. `dtype` is that of the target, which vLLM gives to the
-drafter as well.
+A job is the same as in load_sglang.py, but for `launch`: in its place `speculative` has further options
+of --speculative-config. `dtype` is that of the target, which vLLM gives to the drafter as well.
 
 A result has the same keys as in load_sglang.py, with these differences:
 
@@ -14,6 +14,7 @@ A result has the same keys as in load_sglang.py, with these differences:
     target_token_ids   the target's id of each draft token, read off `compute_logits`
     embedding, head    whose is used: "target" or "checkpoint"
     layer_windows      the window of each layer's attention, null for none
+    mask_token, mask_hidden   of parallel drafting: the token and the states for what is not drafted yet
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from vllm.model_executor.model_loader.utils import get_model_architecture, proce
 from vllm.utils.torch_utils import set_default_torch_dtype
 from vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils import get_eagle3_aux_layers_from_config
 from vllm.v1.worker.gpu.spec_decode.eagle.utils import load_eagle_model
+from vllm.v1.worker.gpu.spec_decode.utils import get_parallel_drafting_token_id
 
 
 def load(job: jobs.Job, result: jobs.Result) -> None:
@@ -43,7 +45,7 @@ def load(job: jobs.Job, result: jobs.Result) -> None:
     result.update(engine="vllm", release=engine.RELEASE, drafter=drafter)
 
     result["stage"] = "configuration"
-    config = engine.configuration(job["target"], job.get("dtype", "auto"), drafter)
+    config = engine.configuration(job["target"], job.get("dtype", "auto"), drafter, **job.get("speculative", {}))
     draft_config = config.speculative_config.draft_model_config
     result["config"] = draft_config.hf_config.to_dict()
     result["dtype"] = str(draft_config.dtype).removeprefix("torch.")
@@ -61,6 +63,9 @@ def load(job: jobs.Job, result: jobs.Result) -> None:
         with drafts.watched_loading(draft_class, result):
             model = load_eagle_model(target, config)
     report_sharing(model, target, result)
+    if config.speculative_config.parallel_drafting:
+        result["mask_token"] = get_parallel_drafting_token_id(draft_config.hf_config)
+        result["mask_hidden"] = model.mask_hidden.flatten().tolist()
     result["layer_windows"] = [m.sliding_window for m in model.modules() if isinstance(m, Attention)]
     result["stage"] = "vocabulary map"
     result["target_token_ids"] = target_token_ids(model)

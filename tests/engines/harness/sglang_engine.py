@@ -96,10 +96,20 @@ from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.distributed import parallel_state
 from sglang.srt.layers import dp_attention, sampler
 from sglang.srt.layers.radix_attention import RadixAttention
+from sglang.srt.layers.rotary_embedding import get_rope
+from sglang.srt.models import deepseek_v2
 from sglang.srt.models.registry import ModelRegistry
 from sglang.srt.server_args import ServerArgs
 
 RELEASE = importlib.metadata.version("sglang")
+
+
+def _rope_of_all_devices(*arguments: Any, device: Any = None, **options: Any) -> torch.nn.Module:
+    return get_rope(*arguments, **options)
+
+
+# On a CPU DeepSeek's attention has a rope that knows no plain kind.
+deepseek_v2.get_rope_wrapper = _rope_of_all_devices
 
 # Make the registry import its model files now, and not again in the process of every job.
 ModelRegistry.get_supported_archs()

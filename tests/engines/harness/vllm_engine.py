@@ -81,6 +81,7 @@ torch.set_num_threads(1)
 # Called without a condition after loading; PyTorch refuses it where there is no accelerator.
 torch.accelerator.empty_cache = lambda: None
 
+import vllm.model_executor.models.deepseek_eagle3
 import vllm.model_executor.models.llama_eagle3
 import vllm.model_executor.models.qwen3_eagle3
 from drafts import attention_over_one_sequence
@@ -103,6 +104,7 @@ from vllm.model_executor.layers import utils as layer_utils
 from vllm.model_executor.layers.attention.attention import Attention
 from vllm.model_executor.layers.layernorm import RMSNorm
 from vllm.model_executor.models import registry
+from vllm.v1.attention.backends.mla.amx_mla import AMXMLAImpl
 from vllm.v1.worker.gpu.spec_decode.eagle import utils as eagle_utils
 
 RELEASE = importlib.metadata.version("vllm")
@@ -122,12 +124,14 @@ def _use_plain_linear(layer: torch.nn.Module, remove_weight: bool) -> None:
 
 # The CPU build packs weights for kernels of its own.
 layer_utils.dispatch_cpu_unquantized_gemm = _use_plain_linear
+AMXMLAImpl.process_weights_after_loading = lambda self, act_dtype: None
 
 
 def configuration(
     target: Path | str,
     dtype: str = "auto",
     drafter: Path | str | None = None,
+    **speculative_options: Any,
 ) -> VllmConfig:
     """The configuration of an engine for a target, and for a drafter if there is one."""
     model = ModelConfig(
@@ -147,6 +151,7 @@ def configuration(
             num_speculative_tokens=3,
             target_model_config=model,
             target_parallel_config=parallel,
+            **speculative_options,
         )
     return VllmConfig(
         model_config=model,
