@@ -20,6 +20,7 @@ from converter.report.differing import as_json
 from tests.support import DRAFTERS, NAMES, PRODUCERS, TARGET, Config, Tensors, copy_of, run
 from tests.test_cli import eagle3, imported
 from tests.test_inspect import on_a_terminal, without_styles
+from tests.test_producers import DIALECTS
 
 PLAIN = DRAFTERS / "a_plain"
 # What each engine refuses, as docs/engines.md has it.
@@ -123,7 +124,7 @@ def test_blocks_that_moved_while_the_points_stayed_are_found(tmp_path: Path) -> 
     assert "with a's blocks in the order 3, 2, 1, though the capture points ask for them in the order of a" in told
 
 
-@pytest.mark.parametrize("name", [p.name for p in sorted(PRODUCERS.iterdir()) if p.name != "modelopt_layers"])
+@pytest.mark.parametrize("name", [n for n in DIALECTS if n != "modelopt_layers"])
 def test_the_same_drafter_in_another_trainer_s_form_is_the_same(name: str) -> None:
     """All of them carry the weights of a_plain; two write no ids, and their default is not what it was trained on."""
     found = compared(PLAIN, PRODUCERS / name)

@@ -20,6 +20,7 @@ from converter.look.inspect import Inspection, inspect
 from converter.look.parts import group_of
 from converter.look.subject import Asked
 from converter.report.inspected import as_json
+from converter.rules import loading
 from converter.rules.engine import resolve
 from tests.support import DATA, DRAFTERS, PRODUCERS, TARGET, copy_of, run
 from tests.test_cli import eagle3, imported
@@ -240,7 +241,7 @@ def test_engines_may_be_a_range_and_are_named() -> None:
     assert [row["engine"] for row in found["engines"]] == ["sglang==0.5.21", "sglang==0.5.22"]
     assert eagle3("inspect", PRODUCERS / "specforge_hf", "--engine", "nobody").returncode == 2
     assert [row["engine"] for row in as_json(inspect(str(PRODUCERS / "specforge_hf"), Asked()))["engines"]] == [
-        str(resolve(name)[0].requirement) for name in ("sglang", "vllm")
+        str(resolve(name)[0].requirement) for name in loading.names("engines")
     ]
 
 

@@ -20,6 +20,8 @@ from converter.report.explain import GROUPS, catalogue
 from tests.support import DRAFTERS, SAMPLE, TARGET, Config, Tensors, check, copy_of, run
 from tests.test_cli import eagle3
 
+ENGINES = ("sglang==0.5.23", "vllm==0.33.0")
+
 # The properties of each object in the official schema of SARIF 2.1.0 (which forbids all others), required ones first;
 # only of those that are written here.
 FORM: dict[str, tuple[set[str], set[str]]] = {
@@ -128,7 +130,7 @@ def skipped(cases: dict[str, ElementTree.Element]) -> list[str]:
 
 
 def test_a_drafter_in_order() -> None:
-    report = check(DRAFTERS / "a_plain")
+    report = check(DRAFTERS / "a_plain", *ENGINES)
     assert results(sarif.as_sarif(report)) == []
     found = suites(junit.as_junit(report))
     assert list(found) == ["drafter", "sglang==0.5.23", "vllm==0.33.0"]
@@ -143,7 +145,7 @@ def test_a_proof_is_a_case_that_passed() -> None:
 
 
 def test_what_one_engine_cannot_do_fails_in_its_suite_alone() -> None:
-    report = check(DRAFTERS / "l_defaults")
+    report = check(DRAFTERS / "l_defaults", *ENGINES)
     [result] = results(sarif.as_sarif(report))
     assert (result["ruleId"], result["level"]) == ("K103", "error")
     assert result["properties"]["engine"] == "sglang==0.5.23"
@@ -201,12 +203,12 @@ def test_warnings_pass_and_allowed_errors_are_suppressed(tmp_path: Path) -> None
     def unknown(config: Config) -> None:
         config["mine"] = 1
 
-    report = check(copy_of("a_plain", tmp_path / "in", unknown))
+    report = check(copy_of("a_plain", tmp_path / "in", unknown), *ENGINES)
     [warned] = results(sarif.as_sarif(report))
     assert warned["level"] == "warning" and place(warned)[1] == ["mine"]
     case = suites(junit.as_junit(report))["drafter"]["C204: " + catalogue()["C204"]["title"]]
     assert [child.tag for child in case] == ["system-out"] and "config key mine" in str(case[0].text)
-    strict = check(tmp_path / "in", strict=True)
+    strict = check(tmp_path / "in", *ENGINES, strict=True)
     assert failed(suites(junit.as_junit(strict))["drafter"]) == ["C204"]
 
 
@@ -237,7 +239,7 @@ def test_hostile_text_is_escaped_and_makes_no_link(tmp_path: Path) -> None:
     def hostile(config: Config) -> None:
         config["[x](https://evil.invalid)\x1b[2J\x00<![CDATA[\ufffe\U0001f600"] = "]]>\u202e"
 
-    report = check(copy_of("a_plain", tmp_path / "in", hostile))
+    report = check(copy_of("a_plain", tmp_path / "in", hostile), *ENGINES)
     [result] = results(sarif.as_sarif(report))
     assert "\\](https" in result["message"]["text"] and "[x](" not in result["message"]["text"]
     text = junit.as_junit(report)
@@ -265,9 +267,10 @@ def test_relative_paths_stay_relative(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_suffix_chooses_and_stdout_is_as_it_was(tmp_path: Path) -> None:
+    options = [word for engine in ENGINES for word in ("--engine", engine)]
     for suffix in files.WRITERS:
         report = tmp_path / f"r{suffix}"
-        done = eagle3("validate", DRAFTERS / "l_defaults", "--target", TARGET, "--json", "--report", report)
+        done = eagle3("validate", DRAFTERS / "l_defaults", *options, "--target", TARGET, "--json", "--report", report)
         assert done.returncode == 0 and json.loads(done.stdout)["outcome"] == "validated"
     assert json.loads((tmp_path / "r.json").read_text()) | {"command": 0} == json.loads(done.stdout) | {"command": 0}
     log = json.loads((tmp_path / "r.sarif").read_text())

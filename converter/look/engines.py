@@ -12,6 +12,7 @@ from converter.rules.engine import EngineRelease, EngineView
 
 _NO_CLASS = "the target's class is not known (--target)"
 _NO_DEPTH = "the target's number of layers is not known (--target)"
+_AT_LAUNCH = "they are named where it is launched, not in the folder"
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Seen:
 def seen_by(engine: EngineRelease, subject: Subject) -> Seen:
     """The release's view of the subject's own config and names, held against what the trainer meant."""
     checkpoint, target, trained = subject.source.checkpoint, subject.target, subject.spec
+    engine = engine if trained is None else engine.serving(trained)
     flat, why = engine.laid_flat(subject.source.config)
     if flat is None:
         return Seen(engine, unreadable=why)
@@ -55,7 +57,7 @@ def seen_by(engine: EngineRelease, subject: Subject) -> Seen:
     rule = engine.target(target.architecture)
     unknown = "" if rule is not None else _no_class(engine, target)
     if reading.spec is None and all(f.code == "A104" for f in reading.findings):
-        unknown = unknown or _NO_DEPTH
+        unknown = unknown or (_AT_LAUNCH if "launch" in engine.rules["read"]["capture_points"] else _NO_DEPTH)
         stand_in = {"capture_points": tuple(range(trained.num_points if trained is not None else 3))}
         reading = engine.read_config(flat, target, {}, derived=derived, given=stand_in)
     spec = reading.spec

@@ -35,7 +35,8 @@ def group_of(canonical: str) -> str:
     if canonical.startswith(("fc_norm.", "input_norm.")) or canonical == "norm.weight":
         return "norms"
     module = canonical.partition(".")[0]
-    known = {"fc": "fc", "lm_head": "head", "embed_tokens": "embedding", "d2t": "map", "t2d": "map"}
+    known = {"fc": "fc", "lm_head": "head", "embed_tokens": "embedding", "d2t": "map", "t2d": "map",
+             "mask_hidden": "fc"}  # fmt: skip
     return known.get(module, "other")
 
 
@@ -105,7 +106,11 @@ def cost_of(spec: DrafterSpec, checkpoint: Checkpoint, tensors: Mapping[str, tup
     head_elements = spec.draft_vocab_size * spec.hidden_size
     head_bytes = nbytes[head] if counts[head] else head_elements * width
     row = nbytes["embed_tokens.weight"] // spec.vocab_size or spec.hidden_size * width
-    kv = 2 * spec.num_hidden_layers * spec.num_key_value_heads * spec.head_dim
+    # What a token of context leaves in the cache of a layer, and what a head does with it (MLA in its absorbed form).
+    kv, per_head = 2 * spec.num_key_value_heads * spec.head_dim, 4 * spec.head_dim
+    if spec.latent is not None:
+        kv = spec.latent.kv_lora_rank + spec.latent.qk_rope_head_dim
+        per_head = 2 * (2 * spec.latent.kv_lora_rank + spec.latent.qk_rope_head_dim)
     step_bytes = sum(nbytes[name] for name in step) + head_bytes + row
     return Cost(
         parameters=sum(counts.values()),
@@ -114,8 +119,8 @@ def cost_of(spec: DrafterSpec, checkpoint: Checkpoint, tensors: Mapping[str, tup
         step_bytes=step_bytes,
         first_flops=2 * sum(matrices[name] for name in first if name in matrices),
         first_bytes=sum(nbytes[name] for name in first),
-        context_flops=4 * spec.num_hidden_layers * spec.num_attention_heads * spec.head_dim,
-        context_bytes=kv * width,
+        context_flops=spec.num_hidden_layers * spec.num_attention_heads * per_head,
+        context_bytes=spec.num_hidden_layers * kv * width,
         head_share=head_bytes / step_bytes,
     )
 

@@ -10,8 +10,8 @@ from converter.drafter.spec import NORM_FLAGS
 from converter.look.diff import FEW, Difference, FieldPair, KeyPair, MapPair, TensorPair
 from converter.look.subject import Subject
 from converter.look.values import Measures
-from converter.report.document import tool_json
-from converter.report.inspected import STORED, plain_value, value_words
+from converter.report.document import plain_value, tool_json
+from converter.report.inspected import STORED, value_words
 from converter.report.text import Printer
 
 SCHEMA = "eagle3-convert/diff/1"

@@ -8,7 +8,7 @@ from typing import Any
 
 from converter import seal
 from converter.drafter.points import describe_points
-from converter.drafter.spec import FIELDS, DrafterSpec
+from converter.drafter.spec import FIELDS, DrafterSpec, Latent, Rope
 from converter.errors import Eagle3Error, InputError
 from converter.pipeline import Report, proof_json
 from converter.report.verdict import headline, of_engine, vocabulary
@@ -96,18 +96,18 @@ def spec_json(spec: DrafterSpec) -> dict[str, Any]:
     """Every field of a spec with its value and where it came from."""
     fields: dict[str, Any] = {}
     for name in FIELDS:
-        value = getattr(spec, name)
-        if name == "rope":
-            value = value.as_parameters()
-        if name == "latent" and value is not None:
-            value = asdict(value)
         origin = spec.origins[name]
-        fields[name] = {
-            "value": list(value) if isinstance(value, tuple) else value,
-            "how": origin.how,
-            "where": origin.where,
-        }
+        fields[name] = {"value": plain_value(getattr(spec, name)), "how": origin.how, "where": origin.where}
     return fields
+
+
+def plain_value(value: Any) -> Any:
+    """A value of a spec field as JSON has it."""
+    if isinstance(value, Rope):
+        return value.as_parameters()
+    if isinstance(value, Latent):
+        return asdict(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def launch_lines(report: Report) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from converter.findings import Finding
 from converter.look.engines import Seen
 from converter.look.inspect import LOWEST, Inspection, MapFacts
 from converter.look.parts import Group
-from converter.report.document import spec_json, tool_json
+from converter.report.document import plain_value, spec_json, tool_json
 from converter.report.text import Printer, clean, size
 
 SCHEMA = "eagle3-convert/inspect/1"
@@ -169,13 +169,6 @@ def _seen_json(seen: Seen, it: Inspection) -> dict[str, Any]:
         "embedding": seen.embedding,
         "head": seen.head,
     }
-
-
-def plain_value(value: Any) -> Any:
-    """A value of a spec field as JSON has it."""
-    if isinstance(value, Rope):
-        return value.as_parameters()
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _as_trained(seen: Seen, it: Inspection) -> bool | None:

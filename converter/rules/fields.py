@@ -207,7 +207,7 @@ def _missing(
             "A104",
             "which hidden states of the target feed this drafter is not known",
             where=where,
-            found=f"ids {list(ids)}" if ids else f"no {', '.join(rule['keys'])}",
+            found=f"ids {list(ids)}" if ids else f"no {', '.join(rule['keys'])}" if "keys" in rule else "",
             expected="the capture points that it was trained on",
             why=why or "the default (" + str(meaning.default) + ") depends on the target's number of layers L",
             fix=(

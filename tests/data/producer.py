@@ -56,6 +56,8 @@ NEEDED = {
     "make_specforge": (["transformers>=5"], ["specforge==0.2.0"]),
     "make_modelopt": (["transformers<5,>=4.57", "nvidia-modelopt>=0.42"], []),
     "make_automodel": (["transformers>=5"], ["nemo-automodel==0.7.0"]),
+    "make_automodel_mla": (["transformers>=5"], ["nemo-automodel==0.7.0"]),
+    "make_peagle": (["transformers>=5"], []),  # and one of two trainers: it says which
     "make_angelslim": (["transformers>=5"], ["angelslim==0.5.0"]),
     "make_speculators_early": (["transformers<4.58"], ["speculators<0.5"]),
 }
