@@ -447,7 +447,7 @@ def _with_head_rows(
 
 def _stated_points(dialect: Dialect, source: Source) -> tuple[int, ...] | None:
     """The points that the config states, also where --aux replaces them."""
-    for key in dialect.rules["fields"]["capture_points"]["keys"]:
+    for key in dialect.rules["fields"]["capture_points"].get("keys", ()):
         ids = lookup(source.config, key)
         if isinstance(ids, list) and all(isinstance(i, int) for i in ids):
             return id_meaning(dialect, Target()).points(key, ids)

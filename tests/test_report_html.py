@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from converter.drafter.spec import FIELDS
 from converter.pipeline import convert
 from converter.report.document import as_json
 from converter.report.explain import known_codes
@@ -321,6 +322,7 @@ PARTS = {
 def test_every_part_that_can_be_at_fault_is_drawn_with_its_label(name: str) -> None:
     named = {*faults._CODES.values(), *faults._FIELDS.values(), *(part for _, part in faults._TENSORS)}
     assert named <= PARTS and set(faults._CODES) <= known_codes()
+    assert set(FIELDS) - {"hidden_size"} == set(faults._FIELDS)
     for part in PARTS:
         found = Found({"code": "K199", "severity": "error", "allowed": False}, "", 1)
         parsed = Page(wiring_svg(document(name), {part: [found]}))

@@ -11,13 +11,13 @@ from converter.drafter.points import describe_points
 from converter.drafter.spec import FIELDS, DrafterSpec, Latent, Rope
 from converter.errors import Eagle3Error, InputError
 from converter.pipeline import Report, proof_json
+from converter.proving import DEFAULT_STEPS
 from converter.report.verdict import headline, of_engine, vocabulary
 from converter.rules.forms import TrainerForm
 from converter.version import __version__
 
 SCHEMA = "eagle3-convert/report/1"
 _SEALED = ("sealed_at", "source", "files", "rules", "allowed")  # the rest of a seal is in the report itself
-DEFAULT_STEPS = 3  # where the trainer recommends none; SGLang's own default for most targets
 
 
 def as_json(report: Report) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from converter.findings import SEVERITIES
+from converter.transforms import MAP_OPERATIONS
 
 Document = Mapping[str, Any]
 
@@ -132,6 +133,12 @@ def moves(tensors: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, int]]:
         pair = (".".join(old) + tail, ".".join(new) + tail)
         pairs[pair] = pairs.get(pair, 0) + 1
     return [(old, new, count) for (old, new), count in pairs.items()]
+
+
+def made(tensor: Mapping[str, Any]) -> bool:
+    """True of a map tensor of a plan that the input has only in another form (plan.TensorPlan.made)."""
+    of_map = any(o["name"] in MAP_OPERATIONS for o in tensor["operations"])
+    return of_map and not tensor["source"].endswith(tensor["canonical"])
 
 
 def value_words(value: Any) -> str:

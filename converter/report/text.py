@@ -17,6 +17,7 @@ from converter.findings import Finding, stops
 from converter.pipeline import Report
 from converter.plan import TensorPlan
 from converter.report.document import launch_lines
+from converter.report.reading import moves
 from converter.report.verdict import convert_command, engine_list, headline, of_engine, vocabulary
 from converter.report.words import clean, count, launch_text, size
 from converter.rules.engine import STANDINGS, EngineRelease, known_releases
@@ -334,15 +335,8 @@ def _changes(tensor: TensorPlan) -> list[str]:
 def _moves(report: Report) -> str:
     """The renames as prefixes: `layers.0.* -> midlayer.*`."""
     assert report.plan
-    pairs: dict[str, None] = {}
-    for t in report.plan.renamed:
-        old, new = t.source.split("."), t.name.split(".")
-        while len(old) > 1 and len(new) > 1 and old[-1] == new[-1]:
-            old.pop()
-            new.pop()
-        tail = ".*" if len(old) < len(t.source.split(".")) else ""
-        pairs[f"{'.'.join(old)}{tail} -> {'.'.join(new)}{tail}"] = None
-    return "  " + ", ".join(list(pairs)[:3]) if pairs else ""
+    pairs = [f"{old} -> {new}" for old, new, _ in moves([t.as_json() for t in report.plan.renamed])]
+    return "  " + ", ".join(pairs[:3]) if pairs else ""
 
 
 def _proof(report: Report, verbose: bool = False) -> list[str]:

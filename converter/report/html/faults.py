@@ -21,18 +21,18 @@ _FIELDS = {
     "vocab_size": "map", "draft_vocab_size": "map", "tie_word_embeddings": "head", "dtype": "drafter",
     **dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act",
                      "intermediate_size", "rope", "layer_windows", "qkv_bias", "o_bias", "mlp_bias", "qk_norm",
-                     "rms_norm_eps", "max_position_embeddings"), "layers"),
+                     "rms_norm_eps", "max_position_embeddings", "latent"), "layers"), "mask_token_id": "fc",
 }  # fmt: skip
 
 _CODES = {
     **dict.fromkeys(("A101", "A102", "A104", "A105", "A106", "A109", "A301", "A302", "A303", "K111", "K123", "K125",
                      "K127"), "points"),
     **dict.fromkeys(("A108", "C210", "C212", "K120"), "target"),
-    **dict.fromkeys(("A103", "K114", "N107"), "fc"),
+    **dict.fromkeys(("A103", "K114", "N107", "K140", "K143", "C217", "C218"), "fc"),
     **dict.fromkeys(("K104", "K105"), "fc-norms"),
     **dict.fromkeys(("T109", "K131", "K132"), "embedding"),
     **dict.fromkeys(("K102", "K107", "K108", "K109", "K110", "K112", "K113", "C207", "C213", "C214", "C216",
-                     "N109"), "layers"),
+                     "C227", "K141", "K142", "K144", "N109"), "layers"),
     **dict.fromkeys(("V201", "V202", "V203", "V204", "V205", "V206", "V207", "V208", "V209", "V211", "C211", "K116",
                      "K119"), "map"),
     **dict.fromkeys(("K115", "K117", "K118", "C205", "T105", "T106", "T107", "T110", "T111", "N105", "N106"),

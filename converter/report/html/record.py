@@ -7,8 +7,9 @@ from typing import Any
 
 from converter.report.html.element import Markup, el
 from converter.report.html.parts import fact_list, sign, table_of, unbroken
-from converter.report.reading import SYMBOLS, Document, Found, engine_name, moves, value_words
+from converter.report.reading import SYMBOLS, Document, Found, engine_name, made, moves, value_words
 from converter.report.words import count, size
+from converter.transforms import SPLIT_ROWS
 
 
 def changes_section(document: Document) -> list[Any]:
@@ -17,17 +18,23 @@ def changes_section(document: Document) -> list[Any]:
         return [el("p", "Nothing was planned or written." if document.get("task") != "validate" else
                    "Validation writes nothing; eagle3-convert --dry-run prints what would be written.")]  # fmt: skip
     tensors = plan["tensors"]
-    changed = [t for t in tensors if t["operations"]]
+    cut = [t for t in tensors if any(o["name"] == SPLIT_ROWS for o in t["operations"])]
+    changed = [t for t in tensors if any(o["name"] != SPLIT_ROWS for o in t["operations"])]
     same = sum(t["name"] == t["source"] and not t["operations"] for t in tensors)
-    renamed = sum(n for _, _, n in moves(tensors))
+    moved = moves([t for t in tensors if t not in cut and not made(t)])
+    renamed = sum(n for _, _, n in moved)
     facts: list[tuple[str, Any]] = [
         ("renamed", [count(renamed, "tensor"), [el("div", f"{old} → {new} ({n})", class_="mono") for old, new, n in
-                                                moves(tensors)]]),
+                                                moved]]),
         ("as it was", count(same, "tensor")),
         ("values changed", [count(len(changed), "tensor"), [el("div", t["name"], ": ", ", ".join(
             _operation(o) for o in t["operations"])) for t in changed]]),
         ("dropped", [el("div", name, f" ({why})") for name, why in plan["dropped"].items()] or "nothing"),
     ]  # fmt: skip
+    if cut:
+        facts.append(
+            ("split", f"{count(len(cut), 'tensor')} out of {', '.join(dict.fromkeys(t['source'] for t in cut))}")
+        )
     for name, files in (("files carried", plan["carried"]), ("files left", plan["left"])):
         if files:
             facts.append((name, ", ".join(files)))
