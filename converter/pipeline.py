@@ -27,7 +27,7 @@ from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.drafter.vocab import VocabularyMap, decide
 from converter.errors import InputError, OutputError, UsageError
-from converter.findings import Finding, error, judge, note, stops
+from converter.findings import Finding, error, judge, note, stops, warning
 from converter.output import Progress, check_out, not_finite, write_weights
 from converter.plan import Plan, make_plan
 from converter.proving import Wish, question_of, read_proof_sample, unwritten, written
@@ -255,9 +255,15 @@ def _read(request: Request, told: Callable[[str], None]) -> Report:
     report.source = source = open_source(request.source)
     sealed = seal.read_seal(source.folder)
     served = names_engine(request.dialect)
-    if sealed is not None and not sealed.get("to") and not served:
-        _add(report, [_own_output(source, sealed)])
-        return report
+    dialect_asked = request.dialect
+    if sealed is not None:
+        engines = seal.texts_at(sealed, "engines", "engine")
+        if served and "=" not in dialect_asked:  # the release that it was written for
+            dialect_asked = next((e for e in engines if e.partition("==")[0] == dialect_asked), dialect_asked)
+        if not seal.text_at(sealed, "to") and not (served and dialect_asked in engines):
+            _add(report, [_own_output(source, sealed, engines)])
+            return report
+        _add(report, _allowed_once(source, sealed))
     recognition = Recognition(None, None)
     if not served:
         recognition = recognise(source.config, source.checkpoint.tensors, request.dialect)
@@ -272,7 +278,7 @@ def _read(request: Request, told: Callable[[str], None]) -> Report:
         target = replace(target, architecture=request.target_arch)
     elif sealed is not None and not target.architecture:
         target = replace(target, architecture=seal.text_at(sealed, "target.architecture"))
-    report.dialect = dialect = recognition.dialect or engine_dialect(request.dialect, target)
+    report.dialect = dialect = recognition.dialect or engine_dialect(dialect_asked, target)
     if sealed is not None and seal.still_is(sealed, source.folder, "config.json"):
         report.dialect = dialect = as_written(dialect, seal.text_at(sealed, "to"))
     reading = read(dialect, source.config, source.checkpoint, target, request.aux, request.given)
@@ -317,7 +323,23 @@ def _for_search(report: Report, reading: DialectReading, target: Target) -> Dial
     return read(dialect, source.config, source.checkpoint, target, points or None, given)
 
 
-def _own_output(source: Source, sealed: Mapping[str, Any]) -> Finding:
+def _allowed_once(source: Source, sealed: Mapping[str, Any]) -> list[Finding]:
+    """C231 where an output was written though an error spoke against it."""
+    codes = seal.texts_at(sealed, "allowed")
+    if not codes:
+        return []
+    return [
+        warning(
+            "C231",
+            f"this folder was written with {', '.join(codes)} allowed",
+            where=str(source.folder / seal.NAME),
+            why="it is not the drafter that was trained: what its form could not hold is lost in it",
+            fix=(f"go back to what it was made from: {seal.text_at(sealed, 'source.given')}",),
+        )
+    ]
+
+
+def _own_output(source: Source, sealed: Mapping[str, Any], engines: Sequence[str]) -> Finding:
     """An output bears two conventions at once, and what a trainer's file would leave open was decided for it."""
     made_from = seal.text_at(sealed, "source.given") or "the trainer's own checkpoint"
     return error(
@@ -327,7 +349,7 @@ def _own_output(source: Source, sealed: Mapping[str, Any]) -> Finding:
         why="nothing is said of whether it is in order",
         fix=(
             f"give what it was made from: {made_from}",
-            "or have it read as an engine does that it was made for, e.g. --dialect sglang",
+            *(f"or have it read as that engine does: --dialect {engine}" for engine in engines),
         ),
     )
 

@@ -138,6 +138,7 @@ class Plan:
             "dropped": dict(self.dropped),
             "carried": list(self.carried),
             "left": list(self.left),
+            "lost": self.form.unsaid() if self.form else [],
             "launch": dict(self.launch),
         }
 

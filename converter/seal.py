@@ -118,11 +118,19 @@ def text_at(document: Mapping[str, Any], path: str) -> str:
     return value if isinstance(value, str) else ""
 
 
+def texts_at(document: Mapping[str, Any], key: str, part: str = "") -> list[str]:
+    """The texts in a list of a seal that nobody has checked, or the `part` of each of its objects."""
+    value = document.get(key)
+    items = value if isinstance(value, list) else []
+    texts = [item.get(part) if part and isinstance(item, dict) else item for item in items]
+    return [text for text in texts if isinstance(text, str)]
+
+
 def still_is(document: Mapping[str, Any], folder: Path, name: str) -> bool:
     """Whether a file is, byte for byte, the one that was sealed."""
-    files = document.get("files")
-    sealed = {f.get("name"): f.get("sha256") for f in files if isinstance(f, dict)} if isinstance(files, list) else {}
-    return sealed.get(name) == sha256_of(folder / name)
+    files, digest = document.get("files"), sha256_of(folder / name)
+    listed = files if isinstance(files, list) else []
+    return any(isinstance(f, dict) and f.get("name") == name and f.get("sha256") == digest for f in listed)
 
 
 def sealed_files(folder: Path) -> set[str] | None:

@@ -275,7 +275,7 @@ def test_usage(tmp_path: Path) -> None:
         assert result.returncode == 2 and said in result.stderr and not (tmp_path / "out").exists()
     result = eagle3("convert", str(DRAFTERS / "b_nbr"), out, "--to", "specforge", "--target", str(TARGET))
     assert result.returncode == 1
-    assert result.stdout.startswith("Not converted: SpecForge 0.2.0 has no drafters like this one.")
+    assert result.stdout.startswith("Not converted: what --to writes of SpecForge 0.2.0 cannot hold this drafter.")
     result = eagle3("convert", source, out, "--to", "specforge", "--target", str(TARGET))
     assert result.returncode == 0 and "in the form of SpecForge 0.2.0" in result.stdout
     assert "lost        target name, target architectures, speculative tokens" in result.stdout

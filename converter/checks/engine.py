@@ -243,7 +243,7 @@ def _limit(engine: EngineRelease, spec: DrafterSpec, attribute: str) -> Finding:
     for part in attribute.split("."):
         value = getattr(value, part)
     allowed = {
-        "equals": lambda v: f"exactly {v}",
+        "equals": lambda v: f"exactly {shown_value(v)}",
         "none_of": lambda v: "none of " + ", ".join(v),
         "one_of": lambda v: "one of " + ", ".join(map(str, v)),
     }
@@ -356,7 +356,7 @@ def capture_table(engine: str, architecture: str, point: int, layers: int | None
     """Which known releases can capture the point for this target class, in words."""
     known = known_releases(engine)
     good = capturing_releases(engine, known, architecture, point, layers)
-    return f"{engine} {span(engine, good)}" if good else f"none of {engine} {known[0]} to {known[-1]}"
+    return f"{engine} {span(engine, good)}" if good else f"none of {engine} {span(engine, known)}"
 
 
 def _no_ids(engine: EngineRelease, rule: TargetRule, spec: DrafterSpec, target: Target) -> Finding:

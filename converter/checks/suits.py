@@ -25,11 +25,16 @@ class Suits:
 
     def as_json(self) -> dict[str, Any]:
         wrong = [{"codes": list(codes), "releases": list(releases)} for codes, releases in self.wrong.items()]
-        return {"engine": self.engine, "right": list(self.right), "wrong": wrong}
+        return {"engine": self.engine, "right": list(self.right), "wrong": wrong, "unverified": self.unverified}
+
+    @property
+    def unverified(self) -> bool:
+        """True where no release of the engine was ever run."""
+        return not loading.load("engines", self.engine)["proved"]
 
     def words(self) -> str:
         """`vllm 0.18.0 to 0.33.0`; "" where none is right."""
-        perhaps = "" if loading.load("engines", self.engine)["proved"] else " (unverified)"
+        perhaps = " (unverified)" if self.unverified else ""
         return f"{self.engine} {span(self.engine, self.right)}{perhaps}" if self.right else ""
 
 

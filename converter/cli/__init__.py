@@ -343,13 +343,13 @@ class _Show:
         if not self._file.parent.is_dir():
             raise UsageError(f"--report {self._file}: there is no folder {self._file.parent}")
         given = [Path(p) for p in (*self._options["mappings"], self._options.get("sample")) if p is not None]
-        folders = [p for p in self._places if p.is_dir()]
+        folders = [p if p.is_dir() else p.parent for p in self._places if p.exists()]
         given += [file for folder in folders for file in folder.iterdir()]  # links of a cache lead elsewhere
         if self._file.resolve() in {p.resolve() for p in given}:
             raise UsageError(f"--report {self._file}: this file is read by this run")
         folder = self._file.resolve().parent
-        for place in self._places:
-            used = place.resolve().parent if place.is_file() else place.resolve()
+        for place in (p for p in self._places if not p.is_file()):
+            used = place.resolve()
             if folder == used or used in folder.parents:
                 raise UsageError(f"--report {self._file}: {used} is read or written by this run")
 

@@ -20,7 +20,7 @@ from converter.report.reading import (
     is_error,
     level_words,
     percent,
-    spans,
+    right_for,
     verdict,
 )
 from converter.report.words import clean, count, launch_text
@@ -47,8 +47,13 @@ def _verdict(document: Document) -> Iterator[str]:
     architecture = target["architecture"] or "an unknown target"
     yield f"{_code(given['given'])} of {_text(made)}, for {_text(architecture)}{depth}."
     yield ""
-    yield from _table(["engine", "verdict", ""], [_engine(document, e) for e in document["engines"]])
-    right = [f"{s['engine']} {spans(s)}" for s in document.get("suits", ()) if s["right"]]
+    if document["engines"]:
+        yield from _table(["engine", "verdict", ""], [_engine(document, e) for e in document["engines"]])
+    lost = (document["plan"] or {}).get("lost")
+    if lost:
+        yield f"Lost: {_text(', '.join(lost))} (the form has no key for them)."
+        yield ""
+    right = right_for(document)
     if right:
         yield f"The output is right for {_text(', '.join(right))}."
         yield ""

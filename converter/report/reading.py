@@ -135,6 +135,15 @@ def moves(tensors: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, int]]:
     return [(old, new, count) for (old, new), count in pairs.items()]
 
 
+def right_for(document: Document) -> list[str]:
+    """The engines and releases for which an output is right as it lies there."""
+    return [
+        f"{s['engine']} {spans(s)}" + (" (unverified)" if s.get("unverified") else "")
+        for s in document.get("suits", ())
+        if s["right"]
+    ]
+
+
 def made(tensor: Mapping[str, Any]) -> bool:
     """True of a map tensor of a plan that the input has only in another form (plan.TensorPlan.made)."""
     of_map = any(o["name"] in MAP_OPERATIONS for o in tensor["operations"])

@@ -106,9 +106,11 @@ class Printer:
         one = len(lists) == 1
         ids = " and ".join(text if one else f"{text} for {engine}" for text, engine in lists.items())
         ids = f"ids {ids}" if ids else "no ids: its default"
-        rows.append(("wiring", f"{describe_points(spec.capture_points)}  ->  {ids}   ({how[origin.how]})"))
+        rows.append(("wiring", f"{describe_points(plan.spec.capture_points)}  ->  {ids}   ({how[origin.how]})"))
         if plan.spec.capture_points != spec.capture_points:
-            rows.append(("", f"fc blocks permuted to layer order: {describe_points(plan.spec.capture_points)}"))
+            rows.append(
+                ("", f"trained as {describe_points(spec.capture_points)}: the blocks of fc were put in layer order")
+            )
         rows.append(("vocabulary", vocabulary(report)))
         moved = _moves(report)
         changed = f"values changed {len(plan.changed)}"
@@ -264,7 +266,7 @@ class Printer:
             if text and text not in f.message:
                 self._hang("", f"{name} {text}", indent=len(label), style="dim")
         if f.why:
-            why = f.why[0].upper() + f.why[1:] if f.why.split()[0].islower() else f.why
+            why = f.why[0].upper() + f.why[1:] if f.why.split()[0].isalpha() else f.why
             self._hang("", why + ("" if why.endswith(".") else "."), indent=len(label))
         for fix in [fix for fix in f.fix if fix not in self._said]:
             self._said.add(fix)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 from converter.checks.engine import span
@@ -118,9 +119,24 @@ def convert_command(report: Report, engine: str, more: Iterable[str] = ()) -> li
         ("--aux", as_option(asked.aux) if aux and asked.aux else ""),
         ("--sample", wish.sample),
         ("--sample-points", as_option(wish.sample_points) if wish.sample_points else ""),
+        ("--dialect", asked.dialect),
+        *(("--set", f"{name}={_typed(value)}") for name, value in asked.given.items()),
+        *(("--mapping", path) for path in _mappings(asked.command)),
+        *(("--allow", code) for code in asked.allow),
     ):
         words += [option, str(value)] if value else []
     return words
+
+
+def _typed(value: Any) -> str:
+    """A value of --set as it is typed."""
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _mappings(typed: Sequence[str]) -> list[str]:
+    """The rule files of the user's own in a command."""
+    after = [b for a, b in pairwise(typed) if a == "--mapping"]
+    return after + [word.partition("=")[2] for word in typed if word.startswith("--mapping=")]
 
 
 def _refused(report: Report) -> str:
@@ -129,8 +145,12 @@ def _refused(report: Report) -> str:
     engines = engine_list(unable or report.engines)
     # What an engine's own fault leads to (caused_by) is no other reason.
     by_engine = all((f.caused_by or f.code).startswith("K") for f in report.findings if f.severity == "error")
-    able = "has no drafters like this one" if report.request.to else "cannot compute this drafter"
-    reason = f"{engines} {able}" if by_engine else "the drafter is not in order"
+    able = f"{engines} cannot compute this drafter"
+    if report.request.to:
+        able = f"what --to writes of {engines} cannot hold this drafter"
+    reason = able if by_engine else "the drafter is not in order"
+    if {f.code for f in stopping} == {"C230"}:
+        reason = "its target has no name"
     if not by_engine and any(f.code.startswith("N") for f in stopping):
         reason = "the proof failed"
     return f"{'Not valid' if report.request.out is None else 'Not converted'}: {reason}."
@@ -138,11 +158,12 @@ def _refused(report: Report) -> str:
 
 def _done(report: Report) -> str:
     """The verdict of a conversion, and how much of one it is."""
+    into = f" into the form of {engine_list(report.engines)}" if report.request.to else ""
     if report.proof is None:
-        return "Converted, not proved."
+        return f"Converted{into}, not proved."
     if any(f.code == "N108" for f in report.findings):
-        return "Converted; the sample is too small to confirm the wiring."
-    return "Converted."
+        return f"Converted{into}; the sample is too small to confirm the wiring."
+    return f"Converted{into}."
 
 
 def _served_by(report: Report) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.parser
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from converter.errors import Eagle3Error, UsageError
 
 _LARGEST = 8 * 2**20  # bytes; the largest source file of an engine has 0.5 MB
+_UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError)
 
 
 class PackageError(Eagle3Error):
@@ -53,7 +55,7 @@ class Package:
             return self._read(path).decode("utf-8-sig")
         except UnicodeDecodeError as problem:
             raise PackageError(f"{self.origin}: {path} is not UTF-8") from problem
-        except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError) as problem:
+        except _UNREADABLE as problem:
             raise PackageError(f"{self.origin}: cannot read {path}: {problem}") from problem
 
     def with_changes(self, files: Mapping[str, str]) -> Package:
@@ -76,7 +78,7 @@ def open_wheel(path: Path) -> Package:
         raise PackageError(f"--wheel {path}: found {len(stated)} *.dist-info/METADATA, expected one; is it a wheel?")
     try:
         metadata = archive.read(stated[0])
-    except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError) as problem:
+    except _UNREADABLE as problem:
         raise PackageError(f"--wheel {path}: cannot read {stated[0]}: {problem}") from problem
     stated_in = email.parser.Parser().parsestr(metadata.decode("utf-8", "replace"), headersonly=True)
     name, release = stated_in.get("Name", ""), stated_in.get("Version", "")

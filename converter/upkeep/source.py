@@ -113,7 +113,7 @@ class Module:
         self._named: dict[tuple[str, int], Class | None] = {}
         try:
             self.tree = ast.parse(source.package.text(path))
-        except (SyntaxError, ValueError, RecursionError) as problem:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
             raise CannotTell(f"cannot be parsed: {problem}", path) from problem
 
     def place(self, node: ast.AST) -> str:

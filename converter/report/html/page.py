@@ -26,7 +26,7 @@ from converter.report.reading import (
     headline,
     is_error,
     level_words,
-    spans,
+    right_for,
     stopping,
     value_words,
     verdict,
@@ -101,9 +101,9 @@ def _verdict(document: Document, found: Sequence[Found]) -> list[Any]:
     ]  # fmt: skip
     if document["output"]:
         facts.append(("output", el("span", document["output"]["folder"], class_="mono")))
-    right = [f"{s['engine']} {spans(s)}" for s in document.get("suits", ()) if s["right"]]
+    right = right_for(document)
     if right:
-        facts.append(("right for", [", ".join(right), " (as it lies there)"]))
+        facts.append(("right for", ", ".join(right)))
     told = [verdict(document, e) for e in document["engines"]]
     by_engine = " ".join(v["why"] if v["word"] == "cannot" else "K120" for v in told if v["word"] != "not looked at")
     stops = [f for f in stopping(found) if f.code not in by_engine] if bad else []
@@ -119,7 +119,7 @@ def _verdict(document: Document, found: Sequence[Found]) -> list[Any]:
         ],
         fact_list(facts),
         el("ul", [_engine(document, e, found) for e in document["engines"]], class_="engines"),
-        _level(document["proof"]),
+        _level(document["proof"], any(f.code == "K142" for f in found)),
         _serve(document),
     ]
 
@@ -152,8 +152,8 @@ def _matter(found: Found) -> str:
     return f"costs: {found.finding['why']}" if follows else str(found.finding["message"])
 
 
-def _level(proof: Mapping[str, Any]) -> list[Any]:
-    """How far it was proved, on the way from nothing to measured."""
+def _level(proof: Mapping[str, Any], unknown: bool) -> list[Any]:
+    """How far it was proved, on the way from nothing to measured; `unknown`: no forward pass here computes it."""
     level = proof["level"]
     names = list(LEVELS)
     steps = [el("li", name, class_="reached" if 0 < i <= names.index(level) else None) for i, name in
@@ -161,7 +161,7 @@ def _level(proof: Mapping[str, Any]) -> list[Any]:
     text = [el("b", "Proof: ", level), f" – {level_words(proof)}."]
     if proof["largest_logit_difference"] is not None:
         text.append(f" Logits differ by {proof['largest_logit_difference']:.2g} at most (up to 0.001 is agreement).")
-    if proof["scores"] is None and level == "none":
+    if proof["scores"] is None and level == "none" and not unknown:
         text.append(" Give a sample to have it run: --sample FILE (eagle3 sample makes one).")
     return [el("p", text), el("ol", steps, class_="levels", aria_label="levels of proof, in order")]
 

@@ -38,6 +38,8 @@ def changes_section(document: Document) -> list[Any]:
     for name, files in (("files carried", plan["carried"]), ("files left", plan["left"])):
         if files:
             facts.append((name, ", ".join(files)))
+    if plan.get("lost"):
+        facts.append(("lost", f"{', '.join(plan['lost'])} (the form has no key for them)"))
     if plan["launch"]:
         facts.append(("said at launch", ", ".join(f"{k} {value_words(v)}" for k, v in plan["launch"].items())))
     config = [[el("span", e["key"], class_="mono"), el("span", value_words(e["value"]), class_="mono"), e["origin"]]
