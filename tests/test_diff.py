@@ -126,12 +126,18 @@ def test_blocks_that_moved_while_the_points_stayed_are_found(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", [n for n in DIALECTS if n != "modelopt_layers"])
 def test_the_same_drafter_in_another_trainer_s_form_is_the_same(name: str) -> None:
-    """All of them carry the weights of a_plain; two write no ids, and their default is not what it was trained on."""
+    """All of them carry the weights of a_plain. Some write no ids, and their default is not what it was trained on; early
+    releases of speculators write fp32, in the config or in the weights too.
+    """
     found = compared(PLAIN, PRODUCERS / name)
-    expected = {"automodel": ["capture_points"], "angelslim": ["capture_points"]}.get(name, [])
+    expected = {
+        "automodel": ["capture_points"], "angelslim": ["capture_points"],
+        "speculators_010": ["capture_points", "dtype"], "speculators_0401": ["capture_points", "dtype"],
+    }.get(name, [])  # fmt: skip
     assert unlike(found) == expected and found["same"] == (not expected)
     rows = [row for row in found["tensors"] if not row["meaning"]]
-    assert len(rows) >= 13 and all(row["relation"] == "equal" for row in rows)
+    relation = "equal values" if name == "speculators_010" else "equal"
+    assert len(rows) >= 13 and all(row["relation"] == relation for row in rows)
 
 
 def test_modelopt_s_yarn_is_the_one_difference() -> None:

@@ -152,7 +152,7 @@ def test_a_token_outside_the_draft_vocabulary_is_named(tmp_path: Path) -> None:
     ("name", "group"),
     [("fc.bias", "fc"), ("fc_norm.2.weight", "norms"), ("input_norm.weight", "norms"), ("norm.weight", "norms"),
      ("layers.0.mlp.up_proj.weight", "layer 0"), ("layers.10.mlp.up_proj.weight", "layers 1.."), ("t2d", "map"),
-     ("lm_head.weight_scale", "head"), ("embed_tokens.weight", "embedding"), ("mask_hidden", "other")],
+     ("lm_head.weight_scale", "head"), ("embed_tokens.weight", "embedding"), ("mask_hidden", "fc"), ("masks", "other")],
 )  # fmt: skip
 def test_groups(name: str, group: str) -> None:
     assert group_of(name) == group
