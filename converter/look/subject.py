@@ -165,7 +165,8 @@ def _output(source: Source, document: Mapping[str, Any], asked: Asked) -> Subjec
     if not target.architecture and isinstance(sealed, Mapping):
         name, architecture = (str(sealed.get(key) or "") for key in ("name", "architecture"))
         target = replace(target, name=target.name or name, architecture=architecture, where=seal.NAME)
-    engines = tuple(engine.serving_config(source.config) for engine in _sealed_engines(document))
+    served = (engine.serving_config(source.config) for engine in _sealed_engines(document))
+    engines = tuple(sorted(served, key=lambda engine: engine.points_at_launch))  # those that read points first
     derived = derived_dtype(source.checkpoint, "fc.weight")
     for engine in engines:
         rule = engine.target(target.architecture)

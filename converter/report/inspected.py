@@ -146,9 +146,11 @@ def _seal_json(it: Inspection) -> dict[str, Any] | None:
 
 def _read_as(subject: Subject) -> str:
     """The release by whose rules an output was read; "" where none could."""
+    if subject.drafter is None:
+        return ""
     if subject.dialect is not None:
         return "==".join(filter(None, (subject.dialect.name, subject.dialect.release)))
-    return subject.sealed_for[0].requirement if subject.sealed_for and subject.drafter is not None else ""
+    return subject.sealed_for[0].requirement
 
 
 def _text(node: Any, key: str) -> str:
@@ -220,7 +222,8 @@ class InspectPrinter(Printer):
             origin = seal["made_from"] or "nothing that its seal names"
             self._fact(f"made from {origin}; proof: {seal['proof'] or 'none'}")
             reader = seal["read_as"].replace("==", " ")
-            self._fact(f"read here as {reader} reads it" if reader else "no engine of its seal reads its config")
+            if reader or subject.is_output:
+                self._fact(f"read here as {reader} reads it" if reader else "no engine of its seal reads its config")
         elif subject.dialect is not None:
             release = f" {subject.dialect.release}" if subject.dialect.release else ""
             told = ", ".join(subject.marks) or "--dialect, not by its marks"

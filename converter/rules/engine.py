@@ -108,10 +108,8 @@ class EngineRelease:
         rules, named = self.rules, _draft_class(config)
         for field, changes in rules.get("variants", {}).items():
             changed = loading.with_changes(rules, changes)
-            own_class = named is not None and named in changes.get("write", {}).get("architectures", {}).get(
-                "value", ()
-            )
-            if own_class or has_field(config, field, changed["read"].get(field, {})):
+            own = changes.get("write", {}).get("architectures", {}).get("value", ())
+            if named in own or has_field(config, field, changed["read"].get(field, {})):
                 rules = changed
         return self if rules is self.rules else replace(self, rules=rules)
 

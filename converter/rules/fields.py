@@ -211,20 +211,21 @@ def _missing(
     field: str, rule: Mapping[str, Any], where: str, ids: tuple[int, ...] | None, meaning: IdMeaning
 ) -> Finding:
     if field == "capture_points":
-        why = "the ids mean different layers on targets of different depth" if ids else ""
-        otherwise = f"the default ({meaning.default}) depends on the target's number of layers L"
-        if "launch" in rule:
-            otherwise = "they are named where it is launched, not in the folder"
+        why = f"the default ({meaning.default}) depends on the target's number of layers L"
+        if ids:
+            why = "the ids mean different layers on targets of different depth"
+        elif "launch" in rule:
+            why = "they are named where it is launched, not in the folder"
         return error(
             "A104",
             "which hidden states of the target feed this drafter is not known",
             where=where,
-            found=f"ids {list(ids)}" if ids else f"no {', '.join(rule['keys'])}" if "keys" in rule else "",
+            found=f"ids {list(ids)}" if ids else f"no {', '.join(rule['keys'])}" if rule.get("keys") else "",
             expected="the capture points that it was trained on",
-            why=why or otherwise,
+            why=why,
             fix=(
                 "name them as trained, e.g. --aux embed,3,31 (embed = embedding, k = output of the k-th layer)",
-                "or give the target: --target FOLDER",
+                *(() if "launch" in rule else ("or give the target: --target FOLDER",)),
                 "or let a sample say: eagle3-validate IN --sample SAMPLE --find-wiring",
             ),
         )
