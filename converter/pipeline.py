@@ -278,7 +278,7 @@ def _read(request: Request, told: Callable[[str], None]) -> Report:
         target = replace(target, architecture=request.target_arch)
     elif sealed is not None and not target.architecture:
         target = replace(target, architecture=seal.text_at(sealed, "target.architecture"))
-    report.dialect = dialect = recognition.dialect or engine_dialect(dialect_asked, target)
+    report.dialect = dialect = recognition.dialect or engine_dialect(dialect_asked, target, source.config)
     if sealed is not None and seal.still_is(sealed, source.folder, "config.json"):
         report.dialect = dialect = as_written(dialect, seal.text_at(sealed, "to"))
     reading = read(dialect, source.config, source.checkpoint, target, request.aux, request.given)

@@ -14,6 +14,7 @@ from converter.checkpoint.reader import INDEX, SINGLE, StoredTensor, run_name
 from converter.checks.engine import examine
 from converter.checks.suits import with_fixes
 from converter.drafter.drafter import Drafter
+from converter.drafter.layout import IN_BLOCKS
 from converter.drafter.quantised import weight_of
 from converter.drafter.spec import DrafterSpec, Origin
 from converter.drafter.target import Target
@@ -302,7 +303,7 @@ def _plan_tensors(
             continue
         change = _Change(stored.info.dtype, stored.info.shape)
         if order != tuple(range(len(order))):
-            if canonical in ("fc.weight", "input_norm.weight", "mask_hidden"):
+            if canonical in IN_BLOCKS:
                 change = replace(change, operations=(Operation(PERMUTE_BLOCKS, {"order": list(order)}),))
             elif canonical.startswith("fc_norm."):
                 canonical = f"fc_norm.{order.index(int(canonical.split('.')[1]))}.weight"

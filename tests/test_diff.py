@@ -14,11 +14,15 @@ from safetensors.torch import load_file, save_file
 
 from converter.checkpoint.reader import open_checkpoint
 from converter.look.diff import Difference, diff
+from converter.look.inspect import inspect
 from converter.look.subject import Asked
 from converter.look.values import Stored, compare_tensors
 from converter.report.differing import as_json
-from tests.support import DRAFTERS, NAMES, PRODUCERS, TARGET, Config, Tensors, copy_of, run
+from converter.report.inspected import as_json as inspected_json
+from tests.support import DRAFTERS, NAMES, PRODUCERS, TARGET, Config, Tensors, copy_of, errors, run
 from tests.test_cli import eagle3, imported
+from tests.test_forms import to as written
+from tests.test_fused import fuse
 from tests.test_inspect import on_a_terminal, without_styles
 from tests.test_producers import DIALECTS
 
@@ -74,6 +78,107 @@ def test_a_drafter_and_its_own_conversion_are_the_same(name: str, engine: str, t
     assert {row["a"] for row in found["tensors"] if not row["meaning"]} == stored
 
 
+# Drafters whose points follow from the target's depth alone: 2, 5 and 7 of a target of 10 layers.
+WITHOUT_IDS = ("angelslim", "automodel", "automodel_mla", "speculators_010", "speculators_0401")
+# Drafter and engine: the codes that stop the conversion. Where it goes through, the output is the same drafter.
+STOPPED = {
+    ("automodel_mla", "llama.cpp"): ["K141", "K190"],
+    ("automodel_mla", "tensorrt-llm"): ["K141", "K190"],
+    ("specforge_peagle", "llama.cpp"): ["K102", "K140"],
+    ("specforge_peagle", "sglang"): ["K140"],
+    ("specforge_peagle", "tensorrt-llm"): ["K102", "K140"],
+    ("speculators_020", "tensorrt-llm"): ["K121"],
+    ("speculators_peagle", "llama.cpp"): ["K102", "K140"],
+    ("speculators_peagle", "sglang"): ["K140"],
+    ("speculators_peagle", "tensorrt-llm"): ["K102", "K140"],
+}
+
+
+def target_of(name: str, folder: Path) -> Path:
+    """The drafters' target, or its config with 10 layers."""
+    if name not in WITHOUT_IDS:
+        return TARGET
+    document = json.loads((TARGET / "config.json").read_text())
+    (folder / "target.json").write_text(json.dumps({**document, "num_hidden_layers": 10}))
+    return folder / "target.json"
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm", "llama.cpp", "tensorrt-llm"])
+@pytest.mark.parametrize("name", sorted(p.name for p in PRODUCERS.iterdir()))
+def test_every_producer_s_drafter_is_its_own_conversion_and_the_engine_sees_it_so(
+    name: str, engine: str, tmp_path: Path
+) -> None:
+    source, out, target = PRODUCERS / name, tmp_path / "out", target_of(name, tmp_path)
+    said = {"mask_token_id": 3} if name == "specforge_peagle" else {}  # which SpecForge writes nowhere
+    report = run(source, out, engine, target=target, given=said)
+    assert errors(report) == STOPPED.get((name, engine), [])
+    if report.outcome != "converted":
+        return
+    found = compared(source, out, target=target)
+    assert unlike(found) == list(said) and found["same"] == (not said) and found["wiring"]["same"]
+    look = inspected_json(inspect(str(out), Asked((engine,), target)))
+    [seen] = json.loads(json.dumps(look, allow_nan=False))["engines"]
+    assert (seen["unreadable"], seen["stops"], seen["differs"], seen["missing"], seen["ignored"]) == (
+        "",
+        "",
+        [],
+        [],
+        [],
+    )
+    if engine == "tensorrt-llm":
+        assert (seen["points"], seen["as_trained"]) == (None, None) and "where it is launched" in seen["unknown"]
+        assert look["points"]["trained"] is None and look["unsaid"].keys() == {"capture_points"}
+    else:
+        assert seen["as_trained"] is True
+
+
+def test_an_output_that_names_no_points_has_its_blocks_in_layer_order(tmp_path: Path) -> None:
+    source = copy_of("a_plain", tmp_path / "in", lambda c: c.update(eagle_aux_hidden_state_layer_ids=[5, 1, 3]))
+    run(source, tmp_path / "out", "tensorrt-llm")
+    for a, b, order in ((source, tmp_path / "out", [1, 2, 0]), (tmp_path / "out", source, [2, 0, 1])):
+        found = compared(a, b)
+        assert found["same"] and field(found, "capture_points")["same"] is None
+        assert (tensor(found, "fc.weight")["relation"], tensor(found, "fc.weight")["order"]) == ("permuted", order)
+    weights = load_file(tmp_path / "out" / "model.safetensors")
+    source_fc = load_file(source / "model.safetensors")["fc.weight"]
+    save_file({**weights, "fc.weight": source_fc}, tmp_path / "out" / "model.safetensors")
+    assert unlike(compared(source, tmp_path / "out")) == ["fc.weight"]
+
+
+def test_fused_tensors_are_held_against_their_parts(tmp_path: Path) -> None:
+    source = copy_of("a_plain", tmp_path / "in", tensors=fuse)
+    run(source, tmp_path / "out")
+    for other in (tmp_path / "out", PLAIN):
+        found = compared(source, other)
+        assert found["same"] and unlike(found) == []
+        assert {row["relation"] for row in found["tensors"] if not row["meaning"]} == {"equal"}
+    q = tensor(found, "layers.0.self_attn.q_proj.weight")
+    assert (q["a"], q["b"]) == ("layers.0.self_attn.qkv_proj.weight[0:64]", "layers.0.self_attn.q_proj.weight")
+
+
+def test_mask_hidden_moves_with_the_blocks_of_fc(tmp_path: Path) -> None:
+    shutil.copytree(PRODUCERS / "speculators_peagle", tmp_path / "in")
+    config = json.loads((tmp_path / "in" / "config.json").read_text())
+    config["eagle_aux_hidden_state_layer_ids"] = [5, 1, 3]
+    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    run(tmp_path / "in", tmp_path / "out", "vllm")
+    found = compared(tmp_path / "in", tmp_path / "out")
+    assert found["same"]
+    for name in ("fc.weight", "mask_hidden"):
+        assert (tensor(found, name)["relation"], tensor(found, name)["order"]) == ("permuted", [1, 2, 0])
+
+
+@pytest.mark.parametrize("form", ["specforge", "modelopt", "speculators"])
+def test_a_form_written_for_a_trainer_is_the_same_drafter(form: str, tmp_path: Path) -> None:
+    written(PLAIN, tmp_path / "out", form)
+    found = compared(PLAIN, tmp_path / "out")
+    assert found["same"] and unlike(found) == []
+    assert (found["b"]["dialect"], found["b"]["read_as"]) == (form, "")
+    assert "written by this tool" in " ".join(
+        eagle3("diff", PLAIN, tmp_path / "out", "--target", TARGET).stdout.split()
+    )
+
+
 @pytest.mark.parametrize("points", [[5, 1, 3], [3, 1, 5], [5, 3, 1]])
 @pytest.mark.parametrize("name", ["a_plain", "d_fcnorm_normout", "c_nbfc"])
 def test_ids_out_of_order_move_the_blocks_of_fc_and_diff_says_how(name: str, points: list[int], tmp_path: Path) -> None:
@@ -126,12 +231,18 @@ def test_blocks_that_moved_while_the_points_stayed_are_found(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", [n for n in DIALECTS if n != "modelopt_layers"])
 def test_the_same_drafter_in_another_trainer_s_form_is_the_same(name: str) -> None:
-    """All of them carry the weights of a_plain; two write no ids, and their default is not what it was trained on."""
+    """All of them carry the weights of a_plain. Some write no ids, and their default is not what it was trained on;
+    early releases of speculators write fp32, in the config or in the weights too.
+    """
     found = compared(PLAIN, PRODUCERS / name)
-    expected = {"automodel": ["capture_points"], "angelslim": ["capture_points"]}.get(name, [])
+    expected = {
+        "automodel": ["capture_points"], "angelslim": ["capture_points"],
+        "speculators_010": ["capture_points", "dtype"], "speculators_0401": ["capture_points", "dtype"],
+    }.get(name, [])  # fmt: skip
     assert unlike(found) == expected and found["same"] == (not expected)
     rows = [row for row in found["tensors"] if not row["meaning"]]
-    assert len(rows) >= 13 and all(row["relation"] == "equal" for row in rows)
+    relation = "equal values" if name == "speculators_010" else "equal"
+    assert len(rows) >= 13 and all(row["relation"] == relation for row in rows)
 
 
 def test_modelopt_s_yarn_is_the_one_difference() -> None:
@@ -225,7 +336,8 @@ def test_maps_of_other_sizes_and_none(tmp_path: Path) -> None:
     found = compared(PLAIN, lost, target=None)
     assert unlike(found) == ["map", "d2t", "t2d"] and found["wiring"]["map"]["size_b"] is None
     shutil.copytree(lost, tmp_path / "copy")
-    assert compared(lost, tmp_path / "copy", target=None)["same"]  # nothing to read on either side, nothing differs
+    both = compared(lost, tmp_path / "copy", target=None)  # nothing to read on either side, nothing differs
+    assert both["same"] and both["wiring"]["same"] and both["wiring"]["map"]["same"]
     recovered = compared(PLAIN, lost)  # the trainer froze the head, whose rows give the map back
     assert recovered["same"] and recovered["wiring"]["map"]["stored_b"] == "head"
     assert "in b recovered from the head's rows" in eagle3("diff", PLAIN, lost, "--target", TARGET).stdout

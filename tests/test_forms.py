@@ -227,6 +227,37 @@ def test_an_engines_form_is_read_as_the_engine_reads_it(engine: str, name: str, 
     assert not [d for d in differences(there.drafter.spec, back.drafter.spec) if d != "layer_windows"]
 
 
+@pytest.mark.parametrize(
+    ("name", "engine", "said"),
+    [("automodel_mla", "sglang==0.5.23", {"aux": (1, 3, 5)}), ("automodel_mla", "vllm==0.33.0", {"aux": (1, 3, 5)}),
+     ("speculators_peagle", "vllm==0.33.0", {})],
+)  # fmt: skip
+def test_an_engines_form_of_another_shape_is_read_by_the_rules_for_it(
+    name: str, engine: str, said: dict[str, Any], tmp_path: Path
+) -> None:
+    options = {"engines": (engine,), "target": TARGET}
+    there = convert(request(PRODUCERS / name, out=tmp_path / "there", **options, **said), quiet)
+    again = convert(request(tmp_path / "there", out=tmp_path / "again", dialect=engine, **options), quiet)
+    assert (there.outcome, again.outcome) == ("converted", "converted") and errors(again) == []
+    assert not {"T101", "C203", "C204"} & set(codes(again))
+    first = tensors(tmp_path / "there")
+    assert again.plan is not None and again.plan.dropped.keys() == {"t2d"}  # which no engine needs
+    assert tensors(tmp_path / "again") == {n: t for n, t in first.items() if n != "t2d"}
+    assert config(tmp_path / "again") == config(tmp_path / "there")
+
+
+@pytest.mark.parametrize("engine", ["llama.cpp", "tensorrt-llm"])
+def test_what_such_an_engine_is_told_at_launch_follows_or_is_asked_for(engine: str, tmp_path: Path) -> None:
+    """The dtype follows from the weights; nothing tells the points."""
+    options = {"engines": (engine,), "target": TARGET}
+    convert(request(DRAFTERS / "a_plain", out=tmp_path / "there", **options), quiet)
+    back = to(tmp_path / "there", tmp_path / "back", "speculators", dialect=engine)
+    assert errors(back) == ([] if engine == "llama.cpp" else ["A104"])
+    if errors(back):
+        back = to(tmp_path / "there", tmp_path / "back", "speculators", dialect=engine, aux=(1, 3, 5))
+    assert back.outcome == "converted" and tensors(tmp_path / "back") == tensors(DRAFTERS / "a_plain")
+
+
 def test_ids_of_an_engines_form_follow_the_targets_class(tmp_path: Path) -> None:
     """The ids 1, 2, 4 are points 2, 3, 5 of a DeepSeek in SGLang 0.5.23 (the first is 1), and 0, 2, 4 are 0, 2, 4."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -19,11 +20,13 @@ import pytest
 from converter.look.inspect import Inspection, inspect
 from converter.look.parts import group_of
 from converter.look.subject import Asked
-from converter.report.inspected import as_json
+from converter.report.inspected import InspectPrinter, as_json
 from converter.rules import loading
 from converter.rules.engine import resolve
-from tests.support import DATA, DRAFTERS, PRODUCERS, TARGET, copy_of, run
+from tests.support import DATA, DRAFTERS, PRODUCERS, TARGET, check, copy_of, run
 from tests.test_cli import eagle3, imported
+from tests.test_forms import to as written
+from tests.test_fused import fuse
 
 BOTH = ("sglang==0.5.23", "vllm==0.33.0")
 
@@ -152,7 +155,7 @@ def test_a_token_outside_the_draft_vocabulary_is_named(tmp_path: Path) -> None:
     ("name", "group"),
     [("fc.bias", "fc"), ("fc_norm.2.weight", "norms"), ("input_norm.weight", "norms"), ("norm.weight", "norms"),
      ("layers.0.mlp.up_proj.weight", "layer 0"), ("layers.10.mlp.up_proj.weight", "layers 1.."), ("t2d", "map"),
-     ("lm_head.weight_scale", "head"), ("embed_tokens.weight", "embedding"), ("mask_hidden", "other")],
+     ("lm_head.weight_scale", "head"), ("embed_tokens.weight", "embedding"), ("mask_hidden", "fc"), ("masks", "other")],
 )  # fmt: skip
 def test_groups(name: str, group: str) -> None:
     assert group_of(name) == group
@@ -243,6 +246,123 @@ def test_engines_may_be_a_range_and_are_named() -> None:
     assert [row["engine"] for row in as_json(inspect(str(PRODUCERS / "specforge_hf"), Asked()))["engines"]] == [
         str(resolve(name)[0].requirement) for name in loading.names("engines")
     ]
+
+
+def test_an_output_with_latent_attention_is_seen_as_the_engines_class_sees_it(tmp_path: Path) -> None:
+    run(PRODUCERS / "automodel_mla", tmp_path / "out", aux=(1, 3, 5))
+    found = as_json(look(tmp_path / "out", *BOTH, "sglang==0.5.9"))
+    assert found["spec"]["latent"]["value"]["kv_lora_rank"] == 16 and found["refusal"] is None
+    for engine in BOTH:
+        row = seen(found, engine)
+        assert (row["stops"], row["differs"], row["missing"], row["as_trained"]) == ("", [], [], True)
+        dialect = as_json(look(tmp_path / "out", dialect=engine))  # read as it, not only looked at as it is
+        assert dialect["spec"]["latent"]["value"] == found["spec"]["latent"]["value"]
+        assert dialect["points"]["trained"] == [1, 3, 5] and dialect["findings"]["errors"] == 0
+    assert "runs only LlamaForCausalLMEagle3" in seen(found, "sglang==0.5.9")["stops"]
+    config = tmp_path / "out" / "config.json"
+    document = json.loads(config.read_text())
+    config.write_text(json.dumps({**document, "q_lora_rank": None}))
+    assert "requires q_lora_rank" in seen(as_json(look(tmp_path / "out")), BOTH[0])["stops"]
+    # Its class alone still tells the kind; then it has no latent at all.
+    config.write_text(json.dumps({k: v for k, v in document.items() if not k.endswith("lora_rank")}))
+    assert "requires q_lora_rank" in seen(as_json(look(tmp_path / "out")), BOTH[0])["stops"]
+    config.write_text(json.dumps({**document, "architectures": ["LlamaForCausalLMEagle3"]}))
+    assert "only as Eagle3DeepseekV2ForCausalLM" in seen(as_json(look(tmp_path / "out")), BOTH[0])["stops"]
+
+
+def test_an_output_that_drafts_in_parallel_is_seen_so(tmp_path: Path) -> None:
+    run(PRODUCERS / "speculators_peagle", tmp_path / "out", "vllm==0.33.0")
+    found = as_json(look(tmp_path / "out", "vllm==0.33.0", "vllm==0.15.0"))
+    assert found["spec"]["mask_token_id"]["value"] == 3
+    assert seen(found, "vllm==0.33.0")["differs"] == [] and seen(found, "vllm==0.33.0")["ignored"] == []
+    assert [d["field"] for d in seen(found, "vllm==0.15.0")["differs"]] == ["mask_token_id"]
+    as_dialect = as_json(look(tmp_path / "out", dialect="vllm==0.33.0"))
+    assert as_dialect["spec"]["mask_token_id"]["value"] == 3 and as_dialect["findings"]["errors"] == 0
+
+
+def test_what_travels_at_launch_is_not_missed_in_the_config(tmp_path: Path) -> None:
+    """llama.cpp's converter is told the dtype, and TensorRT-LLM the layers."""
+    rows = as_json(look(PRODUCERS / "modelopt_midlayer", "llama.cpp", "tensorrt-llm"))["engines"]
+    assert [row["unreadable"] for row in rows] == ["", ""]
+    assert (rows[1]["points"], rows[1]["unknown"]) == (None, "they are named where it is launched, not in the folder")
+    run(DRAFTERS / "a_plain", tmp_path / "llama.cpp", "llama.cpp")
+    found = as_json(look(tmp_path / "llama.cpp"))
+    assert found["spec"]["dtype"] == {"value": "bfloat16", "how": "derived", "where": "fc.weight"}
+    assert found["unsaid"] == {"dtype": "the folder does not say; it is named where the drafter is launched"}
+    assert as_json(look(tmp_path / "llama.cpp", dialect="llama.cpp"))["findings"]["errors"] == 0
+    run(DRAFTERS / "a_plain", tmp_path / "trt", "tensorrt-llm")
+    found = as_json(look(tmp_path / "trt"))
+    assert found["points"]["trained"] is None and "named where the drafter is launched" in found["points"]["words"]
+    report = check(tmp_path / "trt", "sglang==0.5.23", dialect="tensorrt-llm")
+    [finding] = [f for f in report.findings if f.severity == "error"]
+    assert finding.code == "A104" and "--aux" in finding.fix[0] and "where it is launched" in finding.why
+    assert finding.found == "" and not [fix for fix in finding.fix if "--target" in fix]  # which is known, and no help
+    said = check(tmp_path / "trt", "sglang==0.5.23", dialect="tensorrt-llm", aux=(1, 3, 5))
+    assert said.outcome == "validated" and said.drafter is not None and said.drafter.spec.capture_points == (1, 3, 5)
+
+
+def test_an_output_in_a_trainers_form_is_read_as_that_trainer_does(tmp_path: Path) -> None:
+    written(DRAFTERS / "a_plain", tmp_path / "out", "specforge")
+    found = as_json(look(tmp_path / "out"))
+    assert found["dialect"]["name"] == "specforge" and found["points"] == {
+        "trained": [1, 3, 5], "words": "layer 1, layer 3, layer 5", "perhaps": "",
+    }  # fmt: skip
+    assert found["seal"]["engines"] == [] and found["seal"]["read_as"].startswith("specforge")
+    shown = text(tmp_path / "out", "--target", TARGET)
+    assert ", in the form of specforge 0.2.0\n" in shown and "takes what it was made from" not in shown
+    assert shown.rstrip().endswith(f"0 errors, 0 warnings: eagle3 validate {tmp_path / 'out'}")
+    config = tmp_path / "out" / "config.json"  # changed since, so its ids may mean something else again
+    config.write_text(json.dumps({**json.loads(config.read_text()), "bos_token_id": 0}))
+    assert as_json(look(tmp_path / "out"))["points"]["perhaps"] == "embedding, layer 2, layer 4"
+
+
+def test_a_dialect_counts_for_outputs_too(tmp_path: Path) -> None:
+    run(DRAFTERS / "a_plain", tmp_path / "out")
+    found = as_json(look(tmp_path / "out", dialect="vllm==0.33.0"))
+    assert (found["dialect"]["name"], found["dialect"]["release"]) == ("vllm", "0.33.0")
+    assert found["seal"]["read_as"] == "vllm==0.33.0" and found["points"]["trained"] == [1, 3, 5]
+    shown = text(tmp_path / "out", "--dialect", "vllm==0.33.0", "--target", TARGET)
+    assert shown.rstrip().endswith(f"eagle3 validate {tmp_path / 'out'} --dialect vllm==0.33.0")
+    refused = as_json(look(tmp_path / "out", dialect="specforge"))  # as validate refuses it
+    assert refused["refusal"]["code"] == "F112" and refused["spec"] is None
+
+
+def test_fused_tensors_are_shown_as_they_are_stored(tmp_path: Path) -> None:
+    folder = copy_of("a_plain", tmp_path / "in", tensors=fuse)
+    found, plain = as_json(look(folder)), as_json(look(DRAFTERS / "a_plain"))
+    assert found["input"]["tensors"] == 13 == len(header(folder))
+    assert sorted(n for g in found["tensors"] for n in g["names"]) == sorted(header(folder))
+    assert {g["group"]: g["bytes"] for g in found["tensors"]} == {g["group"]: g["bytes"] for g in plain["tensors"]}
+    assert found["cost"] == plain["cost"]
+    row = seen(found, "vllm==0.33.0")
+    assert not [n for n in (*row["loaded"], *row["ignored"]) if "[" in n]
+    assert " of 13 tensors; embedding" in words(folder, "--engine", "vllm==0.33.0")
+
+
+def test_cost_of_latent_attention_and_parallel_drafting() -> None:
+    """By hand: 4 heads, latents of 16 and a turned key of 8, bf16; then a mask_hidden of 3 x 64 in bf16."""
+    latent = as_json(look(PRODUCERS / "automodel_mla"))["cost"]
+    assert (latent["context_flops"], latent["context_bytes"]) == (4 * 2 * (2 * 16 + 8), (16 + 8) * 2)
+    mask = as_json(look(PRODUCERS / "speculators_peagle"))
+    tensors = header(PRODUCERS / "speculators_peagle")
+    ends = {name: t["data_offsets"][1] - t["data_offsets"][0] for name, t in tensors.items()}
+    first = [n for n in tensors if n.startswith(("fc", "input_norm", "mask_hidden"))]
+    step = [n for n in tensors if n.startswith(("layers.", "norm.", "lm_head."))]
+    row = ends["embed_tokens.weight"] // 512 if "embed_tokens.weight" in ends else 128
+    assert mask["cost"]["first_bytes"] == sum(ends[n] for n in first) and "mask_hidden" in first
+    assert mask["cost"]["step_bytes"] == sum(ends[n] for n in step) + row
+
+
+@pytest.mark.parametrize("name", sorted(p.name for p in PRODUCERS.iterdir()))
+def test_every_producer_is_looked_at_without_a_target(name: str) -> None:
+    it = inspect(str(PRODUCERS / name), Asked())
+    found = json.loads(json.dumps(as_json(it), allow_nan=False))
+    assert [row["engine"].split("==")[0] for row in found["engines"]] == loading.names("engines")
+    assert found["spec"] is not None and all(row["points"] is None for row in found["engines"] if row["unknown"])
+    printed = io.StringIO()
+    for verbose in (False, True):
+        InspectPrinter(printed, verbose).inspected(it)
+    assert "as it is" in printed.getvalue() and "finds no  " not in printed.getvalue()
 
 
 # --- what cannot be converted -------------------------------------------------------------------------------------

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from converter.drafter.spec import DrafterSpec, Latent
 
+# Tensors whose last axis has one block for each capture point, in the order of the points.
+IN_BLOCKS = frozenset({"fc.weight", "input_norm.weight", "mask_hidden"})
+
 
 @dataclass(frozen=True)
 class Expected:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from converter.drafter.layout import IN_BLOCKS
 from converter.drafter.spec import FIELDS, NORM_FLAGS
 from converter.errors import InputError
 from converter.findings import Finding, error
@@ -49,8 +50,13 @@ class MapPair:
     stored_b: str = ""
 
     @property
+    def unread(self) -> bool:
+        """Neither has a map that can be read: then the stored tensors are held together."""
+        return self.size_a is None and self.size_b is None
+
+    @property
     def same(self) -> bool:
-        return self.differing == 0 and self.size_a == self.size_b is not None
+        return self.unread or (self.differing == 0 and self.size_a == self.size_b)
 
 
 @dataclass(frozen=True)
@@ -104,12 +110,15 @@ class Difference:
     config: tuple[KeyPair, ...] = field(default=())
 
     @property
+    def wiring_same(self) -> bool:
+        return self.map.same and all(f.same is not False for f in (*self.wiring, self.embedding))
+
+    @property
     def same(self) -> bool:
         """The same drafter: wiring, spec, map and values, and no key that may mean something."""
-        fields = all(f.same is not False for f in (*self.wiring, self.embedding, *self.spec))
+        spec = all(f.same is not False for f in self.spec)
         keys = all(k.meaning in ("read", "nothing") for k in self.config)
-        unread = self.map.size_a is None and self.map.size_b is None  # then the stored maps are held together
-        return fields and (self.map.same or unread) and all(t.same for t in self.tensors) and keys
+        return self.wiring_same and spec and all(t.same for t in self.tensors) and keys
 
 
 def diff(given_a: str, given_b: str, asked: Asked) -> Difference:
@@ -154,25 +163,34 @@ def _no_reader(subject: Subject) -> Finding:
 
 
 def _order(a: Subject, b: Subject) -> tuple[int, ...]:
-    """Where b has the points of a in another order."""
-    if isinstance(a.points, str) or isinstance(b.points, str) or a.points == b.points:
+    """Where b has the points of a in another order. Outputs that do not name them have them in layer order."""
+    x, y = a.points, b.points
+    if "capture_points" in a.unsaid and not isinstance(y, str):
+        x = tuple(sorted(y))
+    elif "capture_points" in b.unsaid and not isinstance(x, str):
+        y = tuple(sorted(x))
+    if isinstance(x, str) or isinstance(y, str) or x == y:
         return ()
-    distinct = len(set(a.points)) == len(a.points)
-    if not distinct or sorted(a.points) != sorted(b.points):
+    distinct = len(set(x)) == len(x)
+    if not distinct or sorted(x) != sorted(y):
         return ()
-    return tuple(a.points.index(p) for p in b.points)
+    return tuple(x.index(p) for p in y)
 
 
 def _fields(a: Subject, b: Subject, names: Sequence[str], order: tuple[int, ...]) -> Iterator[FieldPair]:
     assert a.spec is not None and b.spec is not None
     for name in names:
         if name == "capture_points":
+            x, y, same = a.points, b.points, a.points == b.points or bool(order)
             words = "the same in another order, which fc must follow" if order else ""
-            yield FieldPair(name, a.points, b.points, a.points == b.points or bool(order), words)
-            continue
-        x, y = getattr(a.spec, name), getattr(b.spec, name)
+        else:
+            x, y = getattr(a.spec, name), getattr(b.spec, name)
+            same, words = x == y, ""
         unsaid = a.unsaid.get(name) or b.unsaid.get(name)
-        yield FieldPair(name, x, y, x == y if x == y or not unsaid else None, unsaid or "" if x != y else "")
+        if unsaid and x != y:
+            yield FieldPair(name, x, y, None, unsaid)
+        else:
+            yield FieldPair(name, x, y, same, words)
 
 
 def _maps(a: Subject, b: Subject) -> MapPair:
@@ -234,10 +252,10 @@ def _tensors(a: Subject, b: Subject, order: tuple[int, ...], maps: MapPair) -> I
             for stored in (*mine, *theirs):
                 yield _alone(a if mine else b, counterpart, stored, bool(mine), meaning)
             continue
-        in_blocks = name in ("fc.weight", "input_norm.weight")
+        in_blocks = name in IN_BLOCKS
         expected = order if in_blocks else ()
         for x, y in _pairs(mine, theirs):
-            stored_x, stored_y = Stored(a.source.checkpoint, x), Stored(b.source.checkpoint, y)
+            stored_x, stored_y = Stored(a.checkpoint, x), Stored(b.checkpoint, y)
             compared = compare_tensors(stored_x, stored_y, expected, blocks if in_blocks else 1)
             yield TensorPair(counterpart, x, y, compared, expected, meaning, _form(a, x), _form(b, y))
     yield from _left_over(a, b)
@@ -251,7 +269,7 @@ def _alone(subject: Subject, canonical: str, name: str, is_a: bool, meaning: str
 
 
 def _form(subject: Subject, name: str) -> str:
-    info = subject.source.checkpoint.tensors[name].info
+    info = subject.checkpoint.tensors[name].info
     return f"{info.dtype} {list(info.shape)}"
 
 
@@ -278,7 +296,7 @@ def _place_back(name: str, order: tuple[int, ...]) -> str:
 
 def _meaning(name: str, maps: MapPair, both: bool, same_embedding: bool) -> str:
     """Why a difference in a tensor is none in the drafter; "" where it is one."""
-    if name in ("d2t", "t2d") and maps.same:
+    if name in ("d2t", "t2d") and maps.same and not maps.unread:
         return "the map is the same"
     if name == "embed_tokens.weight" and same_embedding and not both:
         return "the target's embedding, which engines take where there is none"
@@ -290,7 +308,7 @@ def _left_over(a: Subject, b: Subject) -> Iterator[TensorPair]:
     for subject, is_a in ((a, True), (b, False)):
         assert subject.drafter is not None
         taken = {name for names in subject.tensors.values() for name in names}
-        for name in subject.source.checkpoint.tensors:
+        for name in subject.checkpoint.tensors:
             if name not in taken:
                 why = subject.drafter.dropped.get(name, "")
                 unknown = any(f.code == "T101" and f.where == name for f in subject.findings)

@@ -47,17 +47,21 @@ class Seen:
 def seen_by(engine: EngineRelease, subject: Subject) -> Seen:
     """The release's view of the subject's own config and names, held against what the trainer meant."""
     checkpoint, target, trained = subject.source.checkpoint, subject.target, subject.spec
-    engine = engine if trained is None else engine.serving(trained)
     flat, why = engine.laid_flat(subject.source.config)
     if flat is None:
         return Seen(engine, unreadable=why)
+    # An output is of the kind that its own config says; a trainer's folder of the kind that it was read as.
+    engine = engine.serving_config(flat) if trained is None or subject.is_output else engine.serving(trained)
     names = list(checkpoint.tensors)
-    derived = derived_dtype(checkpoint, "fc.weight")
+    [fc, *_] = subject.tensors.get("fc.weight", ("fc.weight",))
+    derived = derived_dtype(subject.checkpoint, fc)
     reading = engine.read_config(flat, target, {}, derived=derived)
     rule = engine.target(target.architecture)
-    unknown = "" if rule is not None else _no_class(engine, target)
+    unknown = _AT_LAUNCH if engine.points_at_launch else ""
+    if rule is None and (target.architecture or not unknown):
+        unknown = _no_class(engine, target)
     if reading.spec is None and all(f.code == "A104" for f in reading.findings):
-        unknown = unknown or (_AT_LAUNCH if "launch" in engine.rules["read"]["capture_points"] else _NO_DEPTH)
+        unknown = unknown or _NO_DEPTH
         stand_in = {"capture_points": tuple(range(trained.num_points if trained is not None else 3))}
         reading = engine.read_config(flat, target, {}, derived=derived, given=stand_in)
     spec = reading.spec

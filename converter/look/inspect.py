@@ -71,8 +71,9 @@ def inspect(given: str, asked: Asked) -> Inspection:
     releases = [release for requirement in wanted for release in resolve(requirement)]
     subject = open_subject(given, asked)
     checkpoint, drafter = subject.source.checkpoint, subject.drafter
+    stored = {canonical: tuple(map(subject.stored_in, names)) for canonical, names in subject.tensors.items()}
     seen = tuple(seen_by(release, subject) for release in releases)
-    groups = tuple(grouped(checkpoint, subject.tensors) if subject.tensors else heaped(checkpoint))
+    groups = tuple(grouped(checkpoint, stored) if stored else heaped(checkpoint))
     if drafter is None:
         return Inspection(subject, groups, seen)
     return Inspection(
@@ -81,7 +82,7 @@ def inspect(given: str, asked: Asked) -> Inspection:
         seen,
         _map_facts(drafter, subject.source.config),
         _owners(drafter, subject),
-        cost_of(drafter.spec, checkpoint, subject.tensors),
+        cost_of(drafter.spec, subject.checkpoint, subject.tensors),
     )
 
 

@@ -75,8 +75,9 @@ class Cost:
 
     parameters        weights of the drafter; embedding_parameters of them are its own embedding's
     step_*            a further draft token: layers, norm and head, and a row of the embedding
-    first_*           more for each target state taken in, once a step of the server: fc and the norms before it
-    context_*         more for each token of context, in attention and in reading keys and values
+    first_*           more for each target state taken in, once a step of the server: fc, what takes the place of the
+                      states of tokens not drafted yet (mask_hidden), and the norms before fc
+    context_*         more for each token of context, in attention and in reading keys and values, or the latent of both
     head_share        the head's part of step_bytes, 0 to 1
     """
 
@@ -112,8 +113,11 @@ def cost_of(spec: DrafterSpec, checkpoint: Checkpoint, tensors: Mapping[str, tup
         kv = spec.latent.kv_lora_rank + spec.latent.qk_rope_head_dim
         per_head = 2 * (2 * spec.latent.kv_lora_rank + spec.latent.qk_rope_head_dim)
     step_bytes = sum(nbytes[name] for name in step) + head_bytes + row
+    # Such as mask_hidden where nobody says which token it belongs to.
+    others = [n for n in tensors if n not in counts and n not in ("d2t", "t2d") and weight_of(n) is None]
+    unasked = sum(prod(checkpoint.tensors[tensors[name][0]].info.shape) for name in others)
     return Cost(
-        parameters=sum(counts.values()),
+        parameters=sum(counts.values()) + unasked,
         embedding_parameters=counts["embed_tokens.weight"],
         step_flops=2 * (sum(matrices[name] for name in step if name in matrices) + head_elements),
         step_bytes=step_bytes,

@@ -30,6 +30,7 @@ from converter.target import read_target
 from converter.target_weights import read_target_weights
 
 _LAUNCHED = "the folder does not say; it travels in the launch option {}"
+_AT_LAUNCH = "the folder does not say; it is named where the drafter is launched"
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,11 @@ class Asked:
 class Subject:
     """What a folder holds.
 
+    source       with its tensors as they are in the files
     seal         the record of this tool where the folder is an output of it
     sealed_for   the releases that the seal names and these rules know
-    dialect      None for outputs and for what no rules read; marks: by which it is told
-    tensors      canonical name -> names in the files; several where an output serves engines that differ in names
+    dialect      None for outputs for engines, and for what no rules read; marks: by which it is told
+    tensors      canonical name -> names in `checkpoint`; several where an output serves engines that differ in names
     drafter      None where no spec could be read; of an output: as the first engine of its seal reads it
     points       the capture points, or the name of the trainer's default where the target's depth is unknown
     unsaid       spec fields that an output leaves to the launch command -> in which words
@@ -73,6 +75,20 @@ class Subject:
         return self.drafter.spec if self.drafter is not None else None
 
     @property
+    def checkpoint(self) -> Checkpoint:
+        """With its fused tensors cut into their parts, where it could be read."""
+        return self.drafter.checkpoint if self.drafter is not None else self.source.checkpoint
+
+    def stored_in(self, name: str) -> str:
+        """The tensor of the files that a tensor of `checkpoint` is, or is a run of."""
+        return self.checkpoint.tensors[name].whole or name
+
+    @property
+    def is_output(self) -> bool:
+        """Made by this tool for engines, and read as they do."""
+        return self.seal is not None and self.dialect is None
+
+    @property
     def points_words(self) -> str:
         return self.points if isinstance(self.points, str) else describe_points(self.points)
 
@@ -83,7 +99,7 @@ def open_subject(given: str, asked: Asked) -> Subject:
     """
     source = open_source(given)
     document = seal.read_seal(source.folder)
-    if document is not None:
+    if document is not None and not seal.text_at(document, "to") and not asked.dialect:
         return _output(source, document, asked)
     request = Request(given, engines=asked.engines, target=asked.target, target_arch=asked.target_arch,
                       dialect=asked.dialect)  # fmt: skip
@@ -91,7 +107,7 @@ def open_subject(given: str, asked: Asked) -> Subject:
     assert report.source is not None
     if report.dialect is None:
         return Subject(report.source, _asked_target(asked), tuple(report.findings))
-    return _input(report, report.dialect)
+    return replace(_input(report, source, report.dialect), seal=document)
 
 
 def derived_dtype(checkpoint: Checkpoint, name: str | None) -> dict[str, tuple[Any, str]]:
@@ -104,21 +120,15 @@ def derived_dtype(checkpoint: Checkpoint, name: str | None) -> dict[str, tuple[A
 # --- a trainer's drafter ------------------------------------------------------------------------------------
 
 
-def _input(report: Report, dialect: Dialect) -> Subject:
-    source, request = report.source, report.request
-    assert source is not None
-    names = list(source.checkpoint.tensors)
-    reading = read(dialect, source.config, source.checkpoint, report.target, request.aux, request.given)
-    subject = Subject(
-        source,
-        report.target,
-        tuple(report.findings),
-        dialect=dialect,
-        marks=tuple(marks_of(dialect, source.config, names)),
-        tensors={canonical: (name,) for canonical, name in reading.tensors.items()},
-    )
+def _input(report: Report, source: Source, dialect: Dialect) -> Subject:
+    """`source` as it was opened: in the report's, fused tensors are cut."""
+    request = report.request
+    marks = tuple(marks_of(dialect, source.config, list(source.checkpoint.tensors)))
+    subject = Subject(source, report.target, tuple(report.findings), dialect=dialect, marks=marks)
     if report.drafter is not None:
-        return replace(subject, drafter=report.drafter, points=report.drafter.spec.capture_points)
+        return _with_drafter(subject, report.drafter, report.drafter.spec.capture_points)
+    reading = read(dialect, source.config, source.checkpoint, report.target, request.aux, request.given)
+    subject = replace(subject, tensors={canonical: (name,) for canonical, name in reading.tensors.items()})
     missing = [f for f in report.findings if f.severity == "error"]
     if reading.spec is not None or [f.code for f in missing] != ["A104"]:
         return subject
@@ -130,11 +140,19 @@ def _input(report: Report, dialect: Dialect) -> Subject:
     again = look(replace(request, aux=tuple(range(count))))
     default = dialect.rules["ids"].get("default")
     points = f"{default} of the target's L layers" if default in POINTS else "unknown"
-    drafter = again.drafter
-    if drafter is not None:
-        origins = {**drafter.spec.origins, "capture_points": Origin("default", "")}
-        drafter = replace(drafter, spec=replace(drafter.spec, origins=origins))
-    return replace(subject, drafter=drafter, points=points)
+    if again.drafter is None:
+        return replace(subject, points=points)
+    return _with_drafter(subject, replace(again.drafter, spec=_points_unknown(again.drafter.spec)), points)
+
+
+def _with_drafter(subject: Subject, drafter: Drafter, points: tuple[int, ...] | str) -> Subject:
+    tensors = {canonical: (name,) for canonical, name in drafter.tensors.items()}
+    return replace(subject, drafter=drafter, tensors=tensors, points=points)
+
+
+def _points_unknown(spec: DrafterSpec) -> DrafterSpec:
+    """A spec in which other points stand in for those that are not known."""
+    return replace(spec, origins={**spec.origins, "capture_points": Origin("default", "")})
 
 
 # --- an output of this tool ---------------------------------------------------------------------------------
@@ -147,18 +165,21 @@ def _output(source: Source, document: Mapping[str, Any], asked: Asked) -> Subjec
     if not target.architecture and isinstance(sealed, Mapping):
         name, architecture = (str(sealed.get(key) or "") for key in ("name", "architecture"))
         target = replace(target, name=target.name or name, architecture=architecture, where=seal.NAME)
-    engines = _sealed_engines(document)
+    served = (engine.serving_config(source.config) for engine in _sealed_engines(document))
+    engines = tuple(sorted(served, key=lambda engine: engine.points_at_launch))  # those that read points first
+    derived = derived_dtype(source.checkpoint, "fc.weight")
     for engine in engines:
         rule = engine.target(target.architecture)
-        reading = engine.read_config(source.config, target, {})
-        if reading.spec is not None and rule is not None:
+        reading = engine.read_config(source.config, target, {}, derived=derived)
+        if reading.spec is not None and rule is not None and not engine.points_at_launch:
             return _read_output(source, document, target, engine, engines, reading.spec, asked.target)
-        spec = engine.read_config(source.config, target, {}, given={"capture_points": (0,)}).spec
+        spec = engine.read_config(source.config, target, {}, given={"capture_points": (0,)}, derived=derived).spec
         if spec is not None:  # only the points are unknown; any stand in for them
             points = tuple(range(_states(source.checkpoint, "fc.weight", spec)))
-            subject = _read_output(source, document, target, engine, engines, replace(spec, capture_points=points),
-                                   asked.target)  # fmt: skip
-            return replace(subject, points="unknown without the target's class and depth (--target)")
+            spec = _points_unknown(replace(spec, capture_points=points))
+            subject = _read_output(source, document, target, engine, engines, spec, asked.target)
+            words = subject.unsaid.get("capture_points") or "unknown without the target's class and depth (--target)"
+            return replace(subject, points=words)
     return Subject(source, target, (), seal=document, sealed_for=engines)
 
 
@@ -217,7 +238,8 @@ def _read_output(
         _likeness(checkpoint, first.get("embed_tokens.weight"), spec, weights, target),
         frozenset(quantised_weights(checkpoint, first)),
     )
-    unsaid = {f: _LAUNCHED.format(r["launch"]) for f, r in engine.rules["read"].items() if "launch" in r}
+    options = {field: rule["launch"] for field, rule in engine.rules["read"].items() if "launch" in rule}
+    unsaid = {f: _LAUNCHED.format(option) if option.startswith("-") else _AT_LAUNCH for f, option in options.items()}
     return Subject(
         source, target, tuple(findings), seal=document, sealed_for=engines, tensors=tensors, drafter=drafter,
         points=spec.capture_points, unsaid=unsaid,

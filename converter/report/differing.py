@@ -30,7 +30,7 @@ def as_json(it: Difference) -> dict[str, Any]:
         "b": _side_json(it.b),
         "same": it.same,
         "wiring": {
-            "same": _wiring_same(it),
+            "same": it.wiring_same,
             "fields": [_field_json(pair) for pair in (*it.wiring, it.embedding)],
             "order": list(it.order),
             "map": {
@@ -51,7 +51,7 @@ def as_json(it: Difference) -> dict[str, Any]:
 
 
 def _side_json(subject: Subject) -> dict[str, Any]:
-    reader = subject.sealed_for[0].requirement if subject.seal is not None else ""
+    reader = "" if subject.dialect is not None else subject.sealed_for[0].requirement
     return {
         "given": subject.source.given,
         "dialect": subject.dialect.name if subject.dialect is not None else "",
@@ -88,10 +88,6 @@ def _tensor_json(pair: TensorPair) -> dict[str, Any]:
         },
         "meaning": pair.meaning,
     }
-
-
-def _wiring_same(it: Difference) -> bool:
-    return it.map.same and all(f.same is not False for f in (*it.wiring, it.embedding))
 
 
 # --- text -----------------------------------------------------------------------------------------------------
@@ -184,8 +180,7 @@ def _verdict(it: Difference) -> str:
         how = ", its blocks of fc in another order, as its capture points are" if it.order else ""
         return f"The same drafter{how}."
     parts = [p.name for p in (*it.wiring, it.embedding, *it.spec) if p.same is False]
-    unread = it.map.size_a is None and it.map.size_b is None
-    parts += ["the vocabulary map"] if not (it.map.same or unread) else []
+    parts += [] if it.map.same else ["the vocabulary map"]
     tensors = [p for p in it.tensors if not p.same]
     parts += [p.name for p in tensors[:3]] + ([f"{len(tensors) - 3} more tensors"] if len(tensors) > 3 else [])
     keys = [k for k in it.config if k.meaning in ("unknown", "carried")]
@@ -194,12 +189,11 @@ def _verdict(it: Difference) -> str:
 
 
 def _side_words(subject: Subject) -> str:
-    if subject.seal is not None:
+    if subject.dialect is None:
         engines = ", ".join(map(str, subject.sealed_for))
         return f"an output of this tool for {engines}, as {subject.sealed_for[0]} reads it"
-    assert subject.dialect is not None
     release = f" {subject.dialect.release}" if subject.dialect.release else ""
-    return f"{subject.dialect.title}{release} drafter"
+    return f"{subject.dialect.title}{release} drafter" + (", written by this tool" if subject.seal is not None else "")
 
 
 def _pair_rows(name: str, pair: FieldPair) -> Iterator[tuple[str, str]]:

@@ -13,8 +13,10 @@ from converter.findings import Finding
 from converter.look.engines import Seen
 from converter.look.inspect import LOWEST, Inspection, MapFacts
 from converter.look.parts import Group
+from converter.look.subject import Subject
 from converter.report.document import plain_value, spec_json, tool_json
 from converter.report.text import Printer, clean, size
+from converter.rules.forms import names_engine
 
 SCHEMA = "eagle3-convert/inspect/1"
 _HEAPS = 12  # of unknown tensors that are shown without -v
@@ -51,7 +53,7 @@ def as_json(it: Inspection) -> dict[str, Any]:
         "input": {
             "given": subject.source.given,
             "files": [f.name for f in subject.source.weights],
-            "tensors": len(checkpoint.tensors),
+            "tensors": checkpoint.count,
             "bytes": checkpoint.nbytes,
         },
         "dialect": None
@@ -138,8 +140,17 @@ def _seal_json(it: Inspection) -> dict[str, Any] | None:
         "sealed_at": _text(document, "sealed_at"),
         "engines": [str(name) for name in named],
         "proof": _text(proof, "level"),
-        "read_as": it.subject.sealed_for[0].requirement if it.subject.sealed_for and it.subject.drafter else "",
+        "read_as": _read_as(it.subject),
     }
+
+
+def _read_as(subject: Subject) -> str:
+    """The release by whose rules an output was read; "" where none could."""
+    if subject.drafter is None:
+        return ""
+    if subject.dialect is not None:
+        return "==".join(filter(None, (subject.dialect.name, subject.dialect.release)))
+    return subject.sealed_for[0].requirement
 
 
 def _text(node: Any, key: str) -> str:
@@ -206,12 +217,13 @@ class InspectPrinter(Printer):
         files = ", ".join(f.name for f in subject.source.weights[:3])
         files += f" and {len(subject.source.weights) - 3} more" if len(subject.source.weights) > 3 else ""
         if seal is not None:
-            engines = ", ".join(name.replace("==", " ") for name in seal["engines"]) or "no engine that it names"
-            self._fact(f"An output of eagle3-convert {seal['made_by']}, for {engines}", "bold")
+            made_for = _made_for(seal["engines"], _text(subject.seal, "to"))
+            self._fact(f"An output of eagle3-convert {seal['made_by']}, {made_for}", "bold")
             origin = seal["made_from"] or "nothing that its seal names"
             self._fact(f"made from {origin}; proof: {seal['proof'] or 'none'}")
             reader = seal["read_as"].replace("==", " ")
-            self._fact(f"read here as {reader} reads it" if reader else "no engine of its seal reads its config")
+            if reader or subject.is_output:
+                self._fact(f"read here as {reader} reads it" if reader else "no engine of its seal reads its config")
         elif subject.dialect is not None:
             release = f" {subject.dialect.release}" if subject.dialect.release else ""
             told = ", ".join(subject.marks) or "--dialect, not by its marks"
@@ -223,7 +235,7 @@ class InspectPrinter(Printer):
             self._fact(f"{'Not read' if subject.dialect else 'No drafter that is read here'}: {message}", "bold red")
             if refusal is not None and refusal.why:
                 self._fact(refusal.why)
-        self._fact(f"{files}: {len(checkpoint.tensors)} tensors, {size(checkpoint.nbytes)}, in {subject.source.given}")
+        self._fact(f"{files}: {checkpoint.count} tensors, {size(checkpoint.nbytes)}, in {subject.source.given}")
         target = subject.target
         if target.architecture:
             depth = f", {target.layers} layers" if target.layers else ", depth unknown (--target)"
@@ -343,13 +355,22 @@ class InspectPrinter(Printer):
         )
 
     def _last_line(self, it: Inspection) -> None:
-        if it.subject.seal is not None:
+        if it.subject.is_output:
             self._line("eagle3 validate takes what it was made from, not this output.")
             return
         errors, warnings = it.count("error"), it.count("warning")
         words = f"{errors} error{'' if errors == 1 else 's'}, {warnings} warning{'' if warnings == 1 else 's'}"
         style = "bold red" if errors else "yellow" if warnings else ""
-        self._line(f"{words}: eagle3 validate {shlex.quote(it.subject.source.given)}", style)
+        dialect = it.subject.dialect
+        told = f" --dialect {dialect.name}" if dialect is not None and not it.subject.marks else ""
+        release = f"=={dialect.release}" if told and dialect is not None and names_engine(dialect.name) else ""
+        self._line(f"{words}: eagle3 validate {shlex.quote(it.subject.source.given)}{told}{release}", style)
+
+
+def _made_for(engines: Sequence[str], to: str) -> str:
+    if to:
+        return f"in the form of {to.replace('==', ' ')}"
+    return f"for {', '.join(name.replace('==', ' ') for name in engines) or 'no engine that it names'}"
 
 
 def _frozen(frozen: bool | None) -> str:
@@ -398,7 +419,7 @@ def _seen_words(seen: Seen, it: Inspection, verbose: bool) -> Iterator[str]:
         yield f"passes over {len(seen.ignored)} tensors: {_some(seen.ignored, verbose)}"
     if seen.missing:
         yield f"leaves {len(seen.missing)} parameters unloaded: {_some(seen.missing, verbose)}"
-    every = len(it.subject.source.checkpoint.tensors)
+    every = it.subject.source.checkpoint.count
     yield f"loads {len(seen.loaded)} of {every} tensors; embedding: {seen.embedding}; head: {seen.head}"
 
 
@@ -418,7 +439,7 @@ def _points_words(seen: Seen, it: Inspection) -> str:
 
 
 def _meant(it: Inspection) -> str:
-    return "trained" if it.subject.seal is None else "converted"
+    return "converted" if it.subject.is_output else "trained"
 
 
 def value_words(value: Any) -> str:

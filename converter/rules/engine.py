@@ -22,7 +22,7 @@ from converter.errors import UsageError
 from converter.rules import ids as id_rules
 from converter.rules import loading
 from converter.rules.behaviours import EMBEDDINGS, LAUNCH, POINTS, WRITERS
-from converter.rules.fields import IdMeaning, SpecReading, lay_flat, lookup, read_spec
+from converter.rules.fields import IdMeaning, SpecReading, has_field, lay_flat, lookup, read_spec
 from converter.rules.names import first_match, translate, translate_back
 from converter.rules.targets import TargetRule, target_rule
 
@@ -100,6 +100,23 @@ class EngineRelease:
             if getattr(spec, field) is not None:
                 rules = loading.with_changes(rules, changes)
         return self if rules is self.rules else replace(self, rules=rules)
+
+    def serving_config(self, config: Mapping[str, Any]) -> EngineRelease:
+        """This release with the rules that it has for drafters of the kind that a config in its own form describes: it
+        holds the field, by the variant's own rule, or names the variant's class.
+        """
+        rules, named = self.rules, _draft_class(config)
+        for field, changes in rules.get("variants", {}).items():
+            changed = loading.with_changes(rules, changes)
+            own = changes.get("write", {}).get("architectures", {}).get("value", ())
+            if named in own or has_field(config, field, changed["read"].get(field, {})):
+                rules = changed
+        return self if rules is self.rules else replace(self, rules=rules)
+
+    @property
+    def points_at_launch(self) -> bool:
+        """Whether the capture points are named where the drafter is launched, and not in the folder."""
+        return "launch" in self.rules["read"]["capture_points"]
 
     def target(self, architecture: str) -> TargetRule | None:
         return target_rule(self.name, self.release, architecture)
@@ -273,9 +290,8 @@ class EngineRelease:
 
     def other_class(self, config: Mapping[str, Any]) -> str:
         """What this release does with the class that a config names, where that is none of its drafters; else ""."""
-        classes, named = self.rules.get("draft_classes"), config.get("architectures")
-        first = named[0] if isinstance(named, list) and named else None
-        return "" if classes is None or first in classes["names"] else str(classes["otherwise"])
+        classes = self.rules.get("draft_classes")
+        return "" if classes is None or _draft_class(config) in classes["names"] else str(classes["otherwise"])
 
     def launch_command(
         self, target: Target, out: str, steps: int, spec: DrafterSpec
@@ -321,12 +337,18 @@ class EngineRelease:
         limit = self.limits[attribute]
         value: Any = spec
         for part in attribute.split("."):
-            value = getattr(value, part)
+            value = None if value is None else getattr(value, part)
         if "equals" in limit:
             return bool(value != limit["equals"])
         if "none_of" in limit:
-            return not value.isdisjoint(limit["none_of"])
+            return value is not None and not value.isdisjoint(limit["none_of"])
         return value not in limit["one_of"]
+
+
+def _draft_class(config: Mapping[str, Any]) -> Any:
+    """The class that a config names first; None where it names none."""
+    named = config.get("architectures")
+    return named[0] if isinstance(named, list) and named else None
 
 
 def _filled(value: str | Mapping[str, Any], words: Mapping[str, Any]) -> str:

@@ -110,7 +110,7 @@ def read_spec(
     """Read every field of the spec by its rule; an optional one that has none is absent.
 
     given    fields set by the user, which outrank the config
-    derived  field -> value and tensor that it follows from, where the config is silent
+    derived  field -> value and tensor that it follows from, where the config and the launch options are silent
     launch   launch options by name, for engines that take a field from there
     """
     values: dict[str, Any] = {}
@@ -137,7 +137,7 @@ def read_spec(
                 if rule.get("how") == "ids":
                     ids = values[field]
                     values[field] = meaning.points(key, ids)
-            elif derived and field in derived:
+            if values.get(field) is None and derived and field in derived:
                 values[field], origins[field] = derived[field][0], Origin("derived", derived[field][1])
             if values.get(field) is None:
                 values[field], origins[field] = _absent(field, rule, values, meaning)
@@ -155,6 +155,15 @@ def read_spec(
         values["head_dim"] = values["latent"].qk_rope_head_dim
         origins["head_dim"] = Origin("derived", "qk_rope_head_dim")
     return SpecReading(DrafterSpec(origins=origins, **values), (), ids)
+
+
+def has_field(config: Mapping[str, Any], field: str, rule: Mapping[str, Any]) -> bool:
+    """Whether a config holds a field that few drafters have, be it readable or not."""
+    _, value = _first_present(config, rule)
+    try:
+        return value is not _ABSENT and _read(field, rule, value, {}) is not None
+    except Unreadable:
+        return True
 
 
 def _first_present(config: Mapping[str, Any], rule: Mapping[str, Any]) -> tuple[str, Any]:
@@ -202,24 +211,28 @@ def _missing(
     field: str, rule: Mapping[str, Any], where: str, ids: tuple[int, ...] | None, meaning: IdMeaning
 ) -> Finding:
     if field == "capture_points":
-        why = "the ids mean different layers on targets of different depth" if ids else ""
+        why = f"the default ({meaning.default}) depends on the target's number of layers L"
+        if ids:
+            why = "the ids mean different layers on targets of different depth"
+        elif "launch" in rule:
+            why = "they are named where it is launched, not in the folder"
         return error(
             "A104",
             "which hidden states of the target feed this drafter is not known",
             where=where,
-            found=f"ids {list(ids)}" if ids else f"no {', '.join(rule['keys'])}" if "keys" in rule else "",
+            found=f"ids {list(ids)}" if ids else f"no {', '.join(rule['keys'])}" if rule.get("keys") else "",
             expected="the capture points that it was trained on",
-            why=why or "the default (" + str(meaning.default) + ") depends on the target's number of layers L",
+            why=why,
             fix=(
                 "name them as trained, e.g. --aux embed,3,31 (embed = embedding, k = output of the k-th layer)",
-                "or give the target: --target FOLDER",
+                *(() if "launch" in rule else ("or give the target: --target FOLDER",)),
                 "or let a sample say: eagle3-validate IN --sample SAMPLE --find-wiring",
             ),
         )
     return error(
         "C202",
         f"{where} does not state {field}",
-        where=" or ".join(rule.get("keys", ())),
+        where=" or ".join(rule.get("keys", ())) or field,
         expected=field.replace("_", " "),
         fix=(f"add {next(iter(rule.get('keys', ())), field)} to {where}",),
     )

@@ -140,15 +140,15 @@ def names_engine(name: str) -> bool:
     return name not in loading.names("dialects") and engine in loading.names("engines")
 
 
-def engine_dialect(requirement: str, target: Target) -> Dialect:
-    """What one engine release reads, as a dialect; what ids mean follows from the target's class.
+def engine_dialect(requirement: str, target: Target, config: Mapping[str, Any]) -> Dialect:
+    """What one engine release reads of such a config, as a dialect; what ids mean follows from the target's class.
 
     Raises UsageError where several releases are named, or the class is needed and not known.
     """
     releases = resolve(requirement)
     if len(releases) != 1:
         raise UsageError(f"--dialect {requirement}: expected one release, such as {releases[-1].requirement}")
-    [engine] = releases
+    engine = releases[0].serving_config(config)
     rule = engine.target(target.architecture)
     if rule is None:
         known = f" for {target.architecture}" if target.architecture else ""
@@ -173,8 +173,9 @@ def engine_dialect(requirement: str, target: Target) -> Dialect:
             "tensors": rules["tensors"],
             "drop": rules["ignored_tensors"],
             "vocabulary_map": "offsets",
-            "ids": {"rule": rule.id_rule, "default": rule.default_points},
-            "fields": rules["read"],
+            # Points that are named at launch are not those that the engine falls back on.
+            "ids": {"rule": rule.id_rule, "default": None if engine.points_at_launch else rule.default_points},
+            "fields": {f: {"keys": (), **read} if "launch" in read else read for f, read in rules["read"].items()},
             "carry": ["quantization_config"],
             "ignore": dict.fromkeys(rules["write"], "written for engines"),
             "cautions": [replaced] if rules["embedding"] != "own_if_present" else [],

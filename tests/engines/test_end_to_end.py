@@ -23,7 +23,7 @@ from converter.forward.sample import read_sample
 from converter.forward.sides import Surroundings
 from converter.pipeline import Report
 from tests.support import DRAFTERS, NAMES, SAMPLE, check, copy_of, errors, run
-from tests.test_producers import DIALECTS, LOST, PRODUCERS, SAID, eagle_of, modelopt_of, torchspec_of
+from tests.test_producers import DIALECTS, LOST, PRODUCERS, SAID, SHAPES, eagle_of, modelopt_of, torchspec_of
 
 from .conftest import Engines, Results
 from .drafters import Job, Loaded, Workshop, collect
@@ -211,7 +211,8 @@ def bench(engines: Engines, tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 
 def test_every_drafter_is_in_the_matrix() -> None:
-    assert {*NAMES, *(path.name for path in PRODUCERS.iterdir())} <= MATRIX.keys()
+    """But those of other shapes, whose forward pass is not known here (test_other_shapes.py loads them)."""
+    assert {*NAMES, *(path.name for path in PRODUCERS.iterdir())} - {*SHAPES} <= MATRIX.keys()
 
 
 @pytest.mark.parametrize(("name", "engine"), REFUSED)
