@@ -260,9 +260,11 @@ def _read(request: Request, told: Callable[[str], None]) -> Report:
         engines = seal.texts_at(sealed, "engines", "engine")
         if served and "=" not in dialect_asked:  # the release that it was written for
             dialect_asked = next((e for e in engines if e.partition("==")[0] == dialect_asked), dialect_asked)
-        if not seal.text_at(sealed, "to") and not (served and dialect_asked in engines):
+        if not seal.text_at(sealed, "to") and not served:
             _add(report, [_own_output(source, sealed, engines)])
             return report
+        if served and dialect_asked not in engines:
+            _add(report, [_for_another(source, dialect_asked, engines)])
         _add(report, _allowed_once(source, sealed))
     recognition = Recognition(None, None)
     if not served:
@@ -321,6 +323,17 @@ def _for_search(report: Report, reading: DialectReading, target: Target) -> Dial
         report.points_known = len(set(points)) == len(points) == count
         points = points if report.points_known else tuple(range(count))
     return read(dialect, source.config, source.checkpoint, target, points or None, given)
+
+
+def _for_another(source: Source, asked: str, engines: Sequence[str]) -> Finding:
+    written_for = ", ".join(engines) or "no engine"
+    return warning(
+        "C232",
+        f"this output was written for {written_for}, and is read as {asked} does",
+        where=str(source.folder / seal.NAME),
+        why="what another engine does not find in it, ids above all, it takes by its own defaults: another drafter",
+        fix=tuple(f"read it as it was meant: --dialect {engine}" for engine in engines),
+    )
 
 
 def _allowed_once(source: Source, sealed: Mapping[str, Any]) -> list[Finding]:

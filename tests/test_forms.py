@@ -286,6 +286,36 @@ def test_ids_of_an_engines_form_follow_the_targets_class(tmp_path: Path) -> None
         points([1, 2, 4], "sglang>=0.5.12", target_arch="LlamaForCausalLM")
 
 
+def test_an_output_is_read_as_what_it_was_written_for_or_that_is_said(tmp_path: Path) -> None:
+    convert(request(DRAFTERS / "a_plain", out=tmp_path / "vllm", engines=("vllm==0.33.0",), target=TARGET), quiet)
+    unread = to(tmp_path / "vllm", tmp_path / "no", "speculators")
+    assert [f.fix[1] for f in unread.findings] == ["or have it read as that engine does: --dialect vllm==0.33.0"]
+    whole = to(tmp_path / "vllm", tmp_path / "back", "speculators", dialect="vllm")  # the release of the seal
+    assert whole.dialect is not None and whole.dialect.release == "0.33.0" and "C232" not in codes(whole)
+    # vLLM reads top-level ids and SGLang nested ones, so SGLang would take its default.
+    other = to(tmp_path / "vllm", tmp_path / "other", "speculators", dialect="sglang==0.5.23")
+    assert "C232" in codes(other) and errors(other) == ["A101"]
+
+
+def test_what_was_let_through_is_said_when_it_is_read_again(tmp_path: Path) -> None:
+    to(DRAFTERS / "b_nbr", tmp_path / "out", "specforge", allow=("K103",))
+    assert "C231" in codes(to(tmp_path / "out", tmp_path / "back", "speculators"))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"files": [{"name": ["config.json"]}]}, {"to": 5}, {"to": {}}, {"engines": 7}, {"allowed": [{}]}, {"target": []}],
+)
+def test_a_seal_that_somebody_changed_is_no_traceback(damage: dict[str, Any], tmp_path: Path) -> None:
+    to(DRAFTERS / "a_plain", tmp_path / "out", "specforge")
+    seal = tmp_path / "out" / "eagle3-seal.json"
+    seal.write_text(json.dumps({**json.loads(seal.read_text()), **damage}))
+    for dialect in ("", "sglang==0.5.23"):
+        assert to(tmp_path / "out", tmp_path / f"back{dialect}", "speculators", dialect=dialect).outcome in (
+            "converted", "refused",
+        )  # fmt: skip
+
+
 def test_an_embedding_that_the_engine_would_replace_is_said(tmp_path: Path) -> None:
     convert(request(DRAFTERS / "a_plain", out=tmp_path / "there", engines=("sglang==0.5.23",), target=TARGET), quiet)
     report = to(tmp_path / "there", tmp_path / "back", "speculators", dialect="sglang==0.5.23")
@@ -345,7 +375,7 @@ specs = st.builds(
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(spec=specs)
 def test_what_is_written_is_read_back_or_refused(form: str, spec: DrafterSpec) -> None:
     """Any spec: no error, and then the dialect's own rules read every field back from the config that is written."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.resources
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -119,6 +119,7 @@ def parse(text: bytes, where: str) -> Mapping[str, Any]:
     return document
 
 
+@lru_cache(maxsize=8192)
 def covers(specifier: str, release: str) -> bool:
     """True where `release` lies in the PEP 440 range `specifier` (pre- and post-releases count)."""
     from packaging.specifiers import SpecifierSet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal
 
 from converter.rules import loading
@@ -47,6 +47,12 @@ def _built_in(engine: str) -> list[dict[str, Any]]:
 
 def _table(engine: str) -> dict[str, list[dict[str, Any]]]:
     """Rows by class; those that the user added (`targets` of an engine file) come first and win."""
+    return _rows(engine, id(loading.load("engines", engine)))
+
+
+@lru_cache(maxsize=64)
+def _rows(engine: str, version: int) -> dict[str, list[dict[str, Any]]]:
+    """`version` tells one state of the rules from another, should --mapping add to them."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for row in [*loading.load("engines", engine).get("targets", ()), *_built_in(engine)]:
         rows.setdefault(row["architecture"], []).append(row)
