@@ -85,9 +85,10 @@ def engine_list(engines: list[EngineRelease]) -> str:
     for engine in engines:
         by_name.setdefault(engine.name, []).append(engine.release)
     known = {name: set(releases) <= set(known_releases(name)) for name, releases in by_name.items()}
-    return " and ".join(
+    words = [
         f"{name} {span(name, releases) if known[name] else ', '.join(releases)}" for name, releases in by_name.items()
-    )
+    ]
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def vocabulary(report: Report) -> str:
