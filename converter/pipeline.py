@@ -36,7 +36,15 @@ from converter.rules.behaviours import POINTS
 from converter.rules.dialect import Dialect, DialectReading, Recognition, id_meaning, read, recognise
 from converter.rules.engine import EngineRelease, nested, resolve
 from converter.rules.fields import lookup
-from converter.rules.forms import TrainerForm, as_written, check_writable, engine_dialect, names_engine, trainer_form
+from converter.rules.forms import (
+    TrainerForm,
+    as_written,
+    check_writable,
+    engine_dialect,
+    names_engine,
+    reading_engine,
+    trainer_form,
+)
 from converter.rules.fused import ASSUMED
 from converter.rules.ids import points_of
 from converter.source import Source, open_source
@@ -280,7 +288,12 @@ def _read(request: Request, told: Callable[[str], None]) -> Report:
         target = replace(target, architecture=request.target_arch)
     elif sealed is not None and not target.architecture:
         target = replace(target, architecture=seal.text_at(sealed, "target.architecture"))
-    report.dialect = dialect = recognition.dialect or engine_dialect(dialect_asked, target, source.config)
+    dialect = recognition.dialect
+    if dialect is None:
+        engine, flat = reading_engine(dialect_asked, source.config)
+        report.source = source = replace(source, config=flat)
+        dialect = engine_dialect(engine, target)
+    report.dialect = dialect
     if sealed is not None and seal.still_is(sealed, source.folder, "config.json"):
         report.dialect = dialect = as_written(dialect, seal.text_at(sealed, "to"))
     reading = read(dialect, source.config, source.checkpoint, target, request.aux, request.given)

@@ -316,6 +316,21 @@ def test_a_seal_that_somebody_changed_is_no_traceback(damage: dict[str, Any], tm
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["a_plain", "l_defaults", "f_qwen3"])
+def test_vllm_reads_a_speculators_config_as_it_lies_there(name: str, tmp_path: Path) -> None:
+    """Its keys are brought to the top, as vLLM does (and as inspect says it)."""
+    report = to(DRAFTERS / name, tmp_path / "out", "speculators", dialect="vllm==0.33.0")
+    assert report.dialect is not None and report.dialect.name == "vllm"
+    own = to(DRAFTERS / name, tmp_path / "own", "speculators")
+    assert report.drafter and own.drafter and not differences(report.drafter.spec, own.drafter.spec)
+    assert tensors(tmp_path / "out") == tensors(tmp_path / "own")
+
+
+def test_an_engine_that_knows_no_such_config_is_a_fault_of_the_option(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--dialect sglang==0\.1: no such release"):
+        to(DRAFTERS / "a_plain", tmp_path / "out", "speculators", dialect="sglang==0.1")
+
+
 def test_an_embedding_that_the_engine_would_replace_is_said(tmp_path: Path) -> None:
     convert(request(DRAFTERS / "a_plain", out=tmp_path / "there", engines=("sglang==0.5.23",), target=TARGET), quiet)
     report = to(tmp_path / "there", tmp_path / "back", "speculators", dialect="sglang==0.5.23")

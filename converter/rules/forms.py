@@ -140,21 +140,33 @@ def names_engine(name: str) -> bool:
     return name not in loading.names("dialects") and engine in loading.names("engines")
 
 
-def engine_dialect(requirement: str, target: Target, config: Mapping[str, Any]) -> Dialect:
-    """What one engine release reads of such a config, as a dialect; what ids mean follows from the target's class.
-
-    Raises UsageError where several releases are named, or the class is needed and not known.
+def reading_engine(requirement: str, config: Mapping[str, Any]) -> tuple[EngineRelease, Mapping[str, Any]]:
+    """The engine release that `--dialect` names, with the rules that it has for such a config, and the config with the
+    keys where it looks for them. Raises UsageError where it is not one known release, or reads no such config.
     """
-    releases = resolve(requirement)
+    try:
+        releases = resolve(requirement)
+    except UsageError as problem:
+        raise UsageError(str(problem).replace("--engine", "--dialect")) from problem
     if len(releases) != 1:
         raise UsageError(f"--dialect {requirement}: expected one release, such as {releases[-1].requirement}")
-    engine = releases[0].serving_config(config)
+    flat, why = releases[0].laid_flat(config)
+    if flat is None:
+        raise UsageError(f"--dialect {requirement}: {why}")
+    return releases[0].serving_config(flat), flat
+
+
+def engine_dialect(engine: EngineRelease, target: Target) -> Dialect:
+    """What an engine release reads, as a dialect; what ids mean follows from the target's class.
+
+    Raises UsageError where the class is not known.
+    """
     rule = engine.target(target.architecture)
     if rule is None:
         known = f" for {target.architecture}" if target.architecture else ""
         raise UsageError(
-            f"--dialect {requirement}: what its ids mean depends on the target's class, and none is known{known}; give "
-            "--target FOLDER, or --target-arch CLASS"
+            f"--dialect {engine.requirement}: what its ids mean depends on the target's class, and none is known"
+            f"{known}; give --target FOLDER, or --target-arch CLASS"
         )
     rules = engine.rules
     own = {"when": [{"tensor": "embed_tokens.weight"}], "kind": "unlike", "where": "embed_tokens.weight"}
