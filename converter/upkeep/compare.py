@@ -64,10 +64,6 @@ class Comparison:
         return tuple(e for e in self.entries if e.kind in DIFFERENT)
 
 
-# Fields whose keys the runners read, in releases where no draft class does.
-_BY_RUNNERS = ("capture_points", "mask_token_id")
-
-
 def nearest_known(engine: str, release: str) -> str:
     """The release itself where it is known, else the newest known before it. Raises UsageError: older than all."""
     from packaging.version import InvalidVersion, Version
@@ -152,7 +148,7 @@ def _config(rules: Mapping[str, Any], reading: Reading, looked_at: Mapping[str, 
         else:
             yield Entry("new", area, key, "", f"read, default {_shown(how.default)}", how.place)
     for key, field in sorted(stated.items()):
-        if field in _BY_RUNNERS:
+        if field == "capture_points":
             continue
         without = [name for name, draft in reading.drafts.items() if key not in draft.config]
         if field in NORM_FLAGS and without and key in read:

@@ -124,5 +124,6 @@ READER = Reader(
         "vllm/config/",
         "vllm/transformers_utils/config.py",
         "vllm/transformers_utils/model_arch_config_convertor.py",
+        "vllm/v1/spec_decode/",  # the mask token of parallel drafting
     ),
 )
