@@ -202,6 +202,16 @@ def test_what_was_written_leaves_nothing_open_until_it_is_changed(tmp_path: Path
     assert "A109" in codes(convert(request(tmp_path / "out", out=tmp_path / "served2", **options), quiet))
 
 
+def test_a_head_that_another_trainer_trained_is_no_fault_in_speculators_form(tmp_path: Path) -> None:
+    """speculators freezes its head, so one of other rows is V210; SpecForge trains it."""
+    source = copy_of("a_plain", tmp_path / "in", tensors=lambda weights: weights["lm_head.weight"].mul_(1.5))
+    assert errors(to(source, tmp_path / "own", "specforge")) == ["V210"]
+    report = to(source, tmp_path / "specforge", "specforge", target=TARGET / "config.json", allow=("V210",))
+    assert report.outcome == "converted"
+    assert to(tmp_path / "specforge", tmp_path / "speculators", "speculators").outcome == "converted"
+    assert to(tmp_path / "speculators", tmp_path / "again", "specforge").outcome == "converted"
+
+
 def test_what_a_trainer_reads_back_is_proved(tmp_path: Path) -> None:
     report = to(DRAFTERS / "d_fcnorm_normout", tmp_path / "out", "specforge", sample=SAMPLE, positions=200)
     assert report.proof is not None and report.outcome == "converted"
