@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import pytest
+
+from converter import cli
 from converter.pipeline import Report, Request, convert, validate
 from converter.proving import Wish
 
+ROOT = Path(__file__).parent.parent
 DATA = Path(__file__).parent / "data"
 DRAFTERS = DATA / "drafters"
 PRODUCERS = DATA / "producers"
@@ -80,3 +89,36 @@ def errors(report: Report) -> list[str]:
 
 def codes(report: Report) -> list[str]:
     return sorted({f.code for f in report.findings})
+
+
+Done = subprocess.CompletedProcess[str]
+_PLAIN = {"NO_COLOR": "1", "COLUMNS": "100"}
+
+
+def eagle3(*arguments: object) -> Done:
+    """What a user who types `eagle3 ARGUMENTS` gets, without a process: starting one costs more than most runs."""
+    words = list(map(str, arguments))
+    if "--mapping" in words:  # such rules stay for as long as the process lives
+        return eagle3_process(*words)
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
+    with (
+        patch.object(sys, "argv", ["eagle3", *words]), patch.dict(os.environ, _PLAIN),
+        redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended,
+    ):  # fmt: skip
+        cli.main()
+    code = ended.value.code
+    assert isinstance(code, int)
+    return Done(words, code, *(_text(stream) for stream in (out, err)))
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    stream.seek(0)
+    return stream.read()
+
+
+def eagle3_process(*arguments: object, **environment: str) -> Done:
+    """The same in a process of its own."""
+    command = [sys.executable, "-m", "converter", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **_PLAIN, **environment}, cwd=ROOT, check=False
+    )

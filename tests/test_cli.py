@@ -12,15 +12,7 @@ from pathlib import Path
 import pytest
 
 from converter.report.explain import GROUPS, SECTIONS, catalogue, markdown
-from tests.support import DRAFTERS, SAMPLE, TARGET, copy_of
-
-ROOT = Path(__file__).parent.parent
-
-
-def eagle3(*args: object, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "converter", *map(str, args)]
-    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False, **options)  # type: ignore[call-overload,no-any-return]
+from tests.support import DRAFTERS, ROOT, SAMPLE, TARGET, copy_of, eagle3, eagle3_process
 
 
 def imported(*args: object) -> set[str]:
@@ -68,7 +60,7 @@ def test_a_conversion_works_where_torch_is_not_installed(tmp_path: Path) -> None
 
 
 def test_the_summary_fits_a_screen_and_ends_with_the_launch_command(tmp_path: Path) -> None:
-    done = eagle3("convert", DRAFTERS / "g_aux024", tmp_path / "out", "--target", TARGET, "--sample", SAMPLE)
+    done = eagle3_process("convert", DRAFTERS / "g_aux024", tmp_path / "out", "--target", TARGET, "--sample", SAMPLE)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) <= 30
@@ -106,7 +98,7 @@ def test_a_refusal_says_what_why_and_where_it_works(tmp_path: Path) -> None:
 
 def test_json_on_stdout_and_text_on_stderr(tmp_path: Path) -> None:
     options = ("--target", TARGET, "--json", "--report", tmp_path / "r.json")
-    done = eagle3("convert", DRAFTERS / "b_nbr", tmp_path / "out", *options)
+    done = eagle3_process("convert", DRAFTERS / "b_nbr", tmp_path / "out", *options)
     assert done.returncode == 1
     report = json.loads(done.stdout)
     assert report["outcome"] == "refused"
@@ -116,7 +108,7 @@ def test_json_on_stdout_and_text_on_stderr(tmp_path: Path) -> None:
 
 
 def test_a_missing_input(tmp_path: Path) -> None:
-    done = eagle3("convert", "org/name@main", tmp_path / "out")
+    done = eagle3_process("convert", "org/name@main", tmp_path / "out")
     assert done.returncode == 3
     assert "hf download org/name" in done.stderr
     assert "Traceback" not in done.stderr
@@ -187,7 +179,7 @@ def test_converting_the_output_again_is_explained(tmp_path: Path) -> None:
 
 
 def test_validate() -> None:
-    done = eagle3("validate", DRAFTERS / "a_plain", "--engine", "sglang>=0.5.22", "--target", TARGET)
+    done = eagle3_process("validate", DRAFTERS / "a_plain", "--engine", "sglang>=0.5.22", "--target", TARGET)
     assert done.returncode == 0
     assert re.search(r"sglang 0\.5\.23 +works after conversion", done.stdout)
     assert "eagle3-convert " in done.stdout
@@ -267,7 +259,7 @@ def test_explain(code: str) -> None:
 
 
 def test_explain_in_the_terminal() -> None:
-    done = eagle3("explain", "k103")
+    done = eagle3_process("explain", "k103")
     assert done.returncode == 0
     assert done.stdout.startswith("K103  norm_before_residual is not honoured  (error)\n")
     assert eagle3("explain", "K999").returncode == 2

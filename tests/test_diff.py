@@ -19,8 +19,8 @@ from converter.look.subject import Asked
 from converter.look.values import Stored, compare_tensors
 from converter.report.differing import as_json
 from converter.report.inspected import as_json as inspected_json
-from tests.support import DRAFTERS, NAMES, PRODUCERS, TARGET, Config, Tensors, copy_of, errors, run
-from tests.test_cli import eagle3, imported
+from tests.support import DRAFTERS, NAMES, PRODUCERS, TARGET, Config, Tensors, copy_of, eagle3, errors, run
+from tests.test_cli import imported
 from tests.test_forms import to as written
 from tests.test_fused import fuse
 from tests.test_inspect import on_a_terminal, without_styles

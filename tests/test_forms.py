@@ -24,8 +24,7 @@ from converter.rules.dialect import recognise
 from converter.rules.engine import nested
 from converter.rules.fields import IdMeaning, leaves, read_spec
 from converter.rules.forms import trainer_form, writable
-from tests.support import DRAFTERS, NAMES, SAMPLE, TARGET, codes, convert, copy_of, errors, quiet, request
-from tests.test_cli import eagle3
+from tests.support import DRAFTERS, NAMES, SAMPLE, TARGET, codes, convert, copy_of, eagle3, errors, quiet, request
 from tests.test_forward import drafter
 from tests.test_producers import PRODUCERS, SAID
 

@@ -16,8 +16,7 @@ from converter.output import _output
 from converter.pipeline import Report
 from converter.rules import loading
 from converter.rules.schema import check as check_document
-from tests.support import DATA, DRAFTERS, SAMPLE, TARGET, Tensors, check, codes, copy_of, errors, run
-from tests.test_cli import eagle3
+from tests.support import DATA, DRAFTERS, SAMPLE, TARGET, Tensors, check, codes, copy_of, eagle3, errors, run
 from tests.test_producers import changed
 
 FUSED = {"self_attn.qkv_proj": ("q_proj", "k_proj", "v_proj"), "mlp.gate_up_proj": ("gate_proj", "up_proj")}

@@ -14,8 +14,7 @@ from safetensors.torch import load_file, save_file
 from converter.errors import InputError, UsageError
 from converter.pipeline import Report, Request, convert, validate
 from converter.rules.engine import resolve
-from tests.support import DRAFTERS, SAMPLE, TARGET, codes, copy_of, errors, quiet, request, run
-from tests.test_cli import eagle3
+from tests.support import DRAFTERS, SAMPLE, TARGET, codes, copy_of, eagle3, errors, quiet, request, run
 
 Edit = Callable[[dict[str, Any]], None]
 CONFIG_ONLY = TARGET / "config.json"

@@ -21,8 +21,7 @@ from converter.checks.engine import examine
 from converter.drafter.spec import DrafterSpec, Latent, Rope
 from converter.drafter.target import Target
 from converter.rules.engine import all_releases, resolve
-from tests.support import DATA, SAMPLE, TARGET, check, codes, errors, run
-from tests.test_cli import eagle3
+from tests.support import DATA, SAMPLE, TARGET, check, codes, eagle3, errors, run
 from tests.test_producers import changed, convert_for_both
 
 AUTOMODEL = DATA / "producers" / "automodel_mla"

@@ -28,8 +28,7 @@ from converter.report import rules as rules_report
 from converter.rules import loading
 from converter.target import read_target
 from tests.data import producer
-from tests.support import DATA, DRAFTERS, SAMPLE, TARGET, check, codes, convert, errors, quiet, request, run
-from tests.test_cli import eagle3
+from tests.support import DATA, DRAFTERS, SAMPLE, TARGET, check, codes, convert, eagle3, errors, quiet, request, run
 from tests.test_forward import logits
 
 PRODUCERS = DATA / "producers"

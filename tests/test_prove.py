@@ -11,8 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from converter.errors import UsageError
 from converter.forward.states import random_states
-from tests.support import DRAFTERS, SAMPLE, TARGET, Tensors, check, codes, copy_of, errors, request, run
-from tests.test_cli import eagle3
+from tests.support import DRAFTERS, SAMPLE, TARGET, Tensors, check, codes, copy_of, eagle3, errors, request, run
 
 
 @pytest.mark.parametrize("name", ["a_plain", "l_defaults", "f_qwen3", "e_2layers"])

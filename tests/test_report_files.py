@@ -17,8 +17,7 @@ from converter.findings import SEVERITIES, error
 from converter.pipeline import Report
 from converter.report import files, junit, sarif
 from converter.report.explain import GROUPS, catalogue
-from tests.support import DRAFTERS, SAMPLE, TARGET, Config, Tensors, check, copy_of, run
-from tests.test_cli import eagle3
+from tests.support import DRAFTERS, SAMPLE, TARGET, Config, Tensors, check, copy_of, eagle3, run
 
 ENGINES = ("sglang==0.5.23", "vllm==0.33.0")
 

@@ -25,8 +25,7 @@ from converter.report.markdown import markdown
 from converter.report.reading import Found, findings, moves, spans
 from converter.rules.schema import check as check_schema
 from tests.reports import RUNS, document
-from tests.support import DRAFTERS, SAMPLE, TARGET, copy_of, quiet, request, run
-from tests.test_cli import eagle3
+from tests.support import DRAFTERS, SAMPLE, TARGET, copy_of, eagle3, quiet, request, run
 
 
 class Page(HTMLParser):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache
@@ -30,7 +28,7 @@ from converter.report import differing, document, explain, inspected
 from converter.rules import behaviours, ids, loading, targets
 from converter.rules.engine import known_releases
 from converter.rules.schema import check, load, validator
-from tests.support import DRAFTERS, PRODUCERS, SAMPLE, TARGET, run
+from tests.support import DRAFTERS, PRODUCERS, SAMPLE, TARGET, eagle3, run
 
 RULES = {
     **{f"dialects/{name}.yaml": "dialect" for name in loading.names("dialects")},
@@ -265,7 +263,7 @@ def test_what_inspect_and_diff_print(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [("inspect", "no-such-folder"), ("diff", "no-such-folder", "nor-this")])
 def test_a_folder_that_cannot_be_looked_at_prints_an_error_document(command: tuple[str, ...]) -> None:
-    done = subprocess.run([sys.executable, "-m", "converter", *command, "--json"], capture_output=True, text=True)
+    done = eagle3(*command, "--json")
     assert done.returncode == 3
     found = json.loads(done.stdout)
     assert_published(found, "error")
@@ -273,8 +271,7 @@ def test_a_folder_that_cannot_be_looked_at_prints_an_error_document(command: tup
 
 
 def test_missing_input_prints_an_error_document(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "converter", "convert", "no-such-folder", str(tmp_path / "out"), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = eagle3("convert", "no-such-folder", tmp_path / "out", "--json")
     assert done.returncode == 3
     found = json.loads(done.stdout)
     assert_published(found, "error")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,6 +22,7 @@ from converter.upkeep.package import Package, PackageError, open_wheel
 from converter.upkeep.source import CannotTell, Source
 from converter.upkeep.targets import UNTOLD, read_target
 from converter.upkeep.write import Renewal
+from tests.support import Done, eagle3, eagle3_process
 
 MODELS = "sglang/srt/models/"
 SETTER = """
@@ -297,13 +295,12 @@ def wheel(folder: Path, name: str = "sglang", release: str = "0.5.23", files: Ma
     return path
 
 
-def eagle3(*arguments: Any, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "converter", "engines", "check", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables})
+def checked(*arguments: Any) -> Done:
+    return eagle3("engines", "check", *arguments)
 
 
 def test_a_package_that_differs(tmp_path: Path) -> None:
-    done = eagle3("--wheel", wheel(tmp_path), "--json")
+    done = checked("--wheel", wheel(tmp_path), "--json")
     document = json.loads(done.stdout)
     assert done.returncode == 1 and document["release"] == document["compared_with"] == "0.5.23"
     kinds = {(e["kind"], e["name"]) for e in document["entries"]}
@@ -312,10 +309,10 @@ def test_a_package_that_differs(tmp_path: Path) -> None:
 
 
 def test_an_unknown_release_is_compared_with_the_nearest(tmp_path: Path) -> None:
-    done = eagle3("--wheel", wheel(tmp_path, release="0.6.0.dev3"))
+    done = checked("--wheel", wheel(tmp_path, release="0.6.0.dev3"))
     assert done.returncode == 1
     assert "This release is not known: compared with the rules of 0.5.23, the newest known." in done.stdout
-    done = eagle3("--wheel", wheel(tmp_path, release="0.1"))
+    done = checked("--wheel", wheel(tmp_path, release="0.1"))
     assert done.returncode == 2 and "sglang 0.1 is older than all that is known; the first is 0.4.6" in done.stderr
 
 
@@ -329,9 +326,10 @@ def test_an_installed_package_is_not_imported(tmp_path: Path) -> None:
     )
     with zipfile.ZipFile(tmp_path / "some.whl") as archive:
         archive.extractall(tmp_path / "site")
-    done = eagle3("--installed", PYTHONPATH=str(tmp_path / "site"))
+    path = str(tmp_path / "site")
+    done = eagle3_process("engines", "check", "--installed", PYTHONPATH=path)
     assert done.returncode == 1 and f"sglang 0.5.23  {tmp_path / 'site' / 'sglang'}" in done.stdout
-    assert eagle3("vllm", "--installed", PYTHONPATH=str(tmp_path / "site")).returncode == 2
+    assert eagle3_process("engines", "check", "vllm", "--installed", PYTHONPATH=path).returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -344,12 +342,12 @@ def test_an_installed_package_is_not_imported(tmp_path: Path) -> None:
     ],
 )
 def test_usage_and_unreadable_files(arguments: tuple[str, ...], code: int, message: str) -> None:
-    done = eagle3(*arguments)
+    done = checked(*arguments)
     assert (done.returncode, done.stdout) == (code, "") and message in done.stderr
 
 
 def test_a_wheel_of_something_else_and_a_damaged_one(tmp_path: Path) -> None:
-    done = eagle3("--wheel", wheel(tmp_path, "torch", "2.0", {"torch/a.py": ""}))
+    done = checked("--wheel", wheel(tmp_path, "torch", "2.0", {"torch/a.py": ""}))
     assert done.returncode == 2 and "found torch 2.0, expected sglang, vllm" in done.stderr
     damaged = bytearray(wheel(tmp_path).read_bytes())
     at = damaged.index(b"class Inner")
@@ -358,7 +356,7 @@ def test_a_wheel_of_something_else_and_a_damaged_one(tmp_path: Path) -> None:
     package = open_wheel(tmp_path / "damaged.whl")
     with pytest.raises(PackageError, match=r"cannot read sglang/srt/models/mine\.py"):
         package.text(f"{MODELS}mine.py")
-    assert eagle3("--wheel", tmp_path / "damaged.whl").returncode == 3
+    assert checked("--wheel", tmp_path / "damaged.whl").returncode == 3
 
 
 # --- writing ------------------------------------------------------------------------------------------------------
@@ -423,12 +421,10 @@ def test_a_file_for_mapping_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyP
     finally:
         monkeypatch.undo()
         loading.load.cache_clear()
-    done = subprocess.run(
-        [sys.executable, "-m", "converter", "convert", "x", "y", "--mapping", str(path)], capture_output=True, text=True
-    )
+    done = eagle3("convert", "x", "y", "--mapping", path)
     assert "mapping" not in done.stderr
 
 
 def test_an_older_release_is_not_written(tmp_path: Path) -> None:
-    done = eagle3("--wheel", wheel(tmp_path, release="0.5.9"), "--write-to", tmp_path / "x.yaml")
+    done = checked("--wheel", wheel(tmp_path, release="0.5.9"), "--write-to", tmp_path / "x.yaml")
     assert done.returncode == 2 and "older than the newest known" in done.stderr and not (tmp_path / "x.yaml").exists()

@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from tests.test_cli import eagle3
+from tests.support import eagle3
 
 from . import environment
 from .conftest import Engines
