@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,8 +43,7 @@ def target_fingerprint(folder: Path) -> str:
     weights = read_target_weights(folder, target.vocab_size or 1, target.hidden_size or 0)
     for table in (weights.embedding, weights.head) if weights is not None else ():
         if table is not None:
-            for row in _rows(table):
-                digest.update(row)
+            digest.update(_rows(table))
     return digest.hexdigest()
 
 
@@ -61,7 +59,6 @@ def _norms(checkpoint: Checkpoint) -> list[str]:
     )
 
 
-def _rows(table: RowTable) -> Iterator[bytes]:
+def _rows(table: RowTable) -> bytes:
     last = table.shape[0] - 1
-    for row in sorted({i * last // (_ROWS - 1) for i in range(_ROWS)}):
-        yield table.checkpoint.read(table.name, row).tobytes()
+    return table.checkpoint.picked(table.name, sorted({i * last // (_ROWS - 1) for i in range(_ROWS)})).tobytes()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,8 +40,9 @@ class RowTable:
     def shape(self) -> tuple[int, ...]:
         return self.checkpoint.tensors[self.name].info.shape
 
-    def row(self, index: int) -> NDArray[np.float32]:
-        return as_float32(self.checkpoint.read(self.name, index), self.checkpoint.tensors[self.name].info.dtype)
+    def picked(self, indexes: Sequence[int]) -> NDArray[np.float32]:
+        """The rows at these indexes, [len(indexes), Ht]."""
+        return as_float32(self.checkpoint.picked(self.name, indexes), self.checkpoint.tensors[self.name].info.dtype)
 
     def blocks(self) -> Iterator[NDArray[np.float32]]:
         """All rows in order, some thousand at a time."""

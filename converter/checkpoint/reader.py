@@ -147,6 +147,27 @@ class Checkpoint:
         size = tensor.info.nbytes // shape[0]
         return self._span(tensor, index * size, size).reshape(shape[1:])
 
+    def picked(self, name: str, indexes: Sequence[int]) -> NDArray[np.generic]:
+        """Parts of tensor `name` along the first axis, [len(indexes), ...], with one opening; raises as `read` does."""
+        import numpy as np
+
+        tensor = self.tensors[name]
+        shape = tensor.info.shape
+        dtype = self._dtype(tensor)
+        size = tensor.info.nbytes // max(shape[0], 1)
+        values = np.empty((len(indexes), size // dtype.itemsize), dtype)
+        try:
+            with tensor.file.open("rb") as file:
+                for into, index in zip(values, indexes, strict=True):
+                    if not 0 <= index < shape[0]:
+                        raise IndexError(f"{name} {list(shape)} has no part {index}")
+                    file.seek(tensor.offset + index * size)
+                    if file.readinto(into) != size:
+                        raise self._changed(tensor.file)
+        except OSError as problem:
+            raise unreadable(tensor.file, problem) from problem
+        return values.reshape(len(indexes), *shape[1:])
+
     def rows(self, name: str, start: int, count: int) -> NDArray[np.generic]:
         """Parts start..start+count-1 along the first axis, or as many of them as there are; raises as `read` does."""
         tensor = self.tensors[name]
@@ -180,10 +201,7 @@ class Checkpoint:
     def _span(self, tensor: StoredTensor, start: int, size: int) -> NDArray[np.generic]:
         import numpy as np
 
-        dtype = NUMPY_DTYPES.get(tensor.info.dtype)
-        if dtype is None:
-            where = tensor.file.name
-            raise InputError(error("F105", f"{tensor.name} has the packed dtype {tensor.info.dtype}", where=where))
+        dtype = self._dtype(tensor)
         try:
             with tensor.file.open("rb") as file:
                 file.seek(tensor.offset + start)
@@ -193,6 +211,16 @@ class Checkpoint:
         if len(data) != size:
             raise self._changed(tensor.file)
         return np.frombuffer(data, dtype=dtype)
+
+    @staticmethod
+    def _dtype(tensor: StoredTensor) -> np.dtype[np.generic]:
+        import numpy as np
+
+        dtype = NUMPY_DTYPES.get(tensor.info.dtype)
+        if dtype is None:
+            where = tensor.file.name
+            raise InputError(error("F105", f"{tensor.name} has the packed dtype {tensor.info.dtype}", where=where))
+        return np.dtype(dtype)
 
     def assert_unchanged(self) -> None:
         """Raise InputError F109 where a file was written to since it was opened."""

@@ -42,25 +42,21 @@ def compare_rows(checkpoint: Checkpoint, name: str, ids: NDArray[np.integer] | N
     count = checkpoint.tensors[name].info.shape[0]
     dtype = checkpoint.tensors[name].info.dtype
     picked = np.unique(np.linspace(0, count - 1, min(ROWS, count)).astype(np.int64))
-    equal, cosines = 0, []
-    for row in picked.tolist():
-        ours = as_float32(checkpoint.read(name, row), dtype)
-        theirs = table.row(int(row if ids is None else ids[row]))
-        equal += _same(ours, theirs, dtype)
-        norm = float(np.linalg.norm(ours) * np.linalg.norm(theirs))
-        cosines.append(float(ours @ theirs) / norm if norm else 0.0)
-    return Likeness(equal, len(picked), float(np.mean(cosines)))
+    ours = as_float32(checkpoint.picked(name, picked.tolist()), dtype)
+    theirs = table.picked((picked if ids is None else ids[picked]).tolist())
+    with np.errstate(over="ignore", invalid="ignore"):  # of rows that are not finite
+        norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+        cosines = np.divide((ours * theirs).sum(axis=1), norms, out=np.zeros_like(norms), where=norms != 0)
+    return Likeness(int(_same(ours, theirs, dtype).sum()), len(picked), float(cosines.mean()))
 
 
-def _same(ours: NDArray[np.float32], theirs: NDArray[np.float32], dtype: str) -> bool:
-    """Equal as stored, or equal once the wider of the two is rounded to the narrower."""
+def _same(ours: NDArray[np.float32], theirs: NDArray[np.float32], dtype: str) -> NDArray[np.bool_]:
+    """Which rows are equal as stored, or once the wider of the two is rounded to the narrower."""
     import numpy as np
 
-    return bool(
-        np.array_equal(ours, rounded(theirs, dtype))
-        or np.array_equal(rounded(ours, "BF16"), theirs)
-        or np.array_equal(rounded(ours, "F16"), theirs)
-    )
+    pairs = ((ours, rounded(theirs, dtype)), (rounded(ours, "BF16"), theirs), (rounded(ours, "F16"), theirs))
+    same: NDArray[np.bool_] = np.any([(a == b).all(axis=1) for a, b in pairs], axis=0)
+    return same
 
 
 def check_embedding(checkpoint: Checkpoint, name: str, table: RowTable) -> tuple[Embedding, list[Finding]]:

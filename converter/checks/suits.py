@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,15 +51,25 @@ def suits(
         return Suits(engine, (), {})  # what depends on an unknown depth is unknown, never "right"
     right: list[str] = []
     wrong: dict[tuple[str, ...], list[str]] = {}
-    for release in (r.serving(spec) for r in all_releases(engine)):
-        findings = faults(release, spec, target, embedding)
-        findings += compare(release, spec, config, names, target, release.launch_options(spec))
-        codes = tuple(sorted({f.code for f in findings if f.severity == "error" or f.code == NEEDS_FLAGS}))
+    judged: dict[Hashable, tuple[str, ...]] = {}
+    for known in all_releases(engine):
+        treatment = known.treatment(target)
+        if treatment not in judged:
+            release = known.serving(spec)
+            findings = faults(release, spec, target, embedding)
+            findings += compare(release, spec, config, names, target, release.launch_options(spec))
+            judged[treatment] = _against(findings)
+        codes = judged[treatment]
         if codes:
-            wrong.setdefault(codes, []).append(release.release)
+            wrong.setdefault(codes, []).append(known.release)
         else:
-            right.append(release.release)
+            right.append(known.release)
     return Suits(engine, tuple(right), {codes: tuple(releases) for codes, releases in wrong.items()})
+
+
+def _against(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """Codes of what speaks against a release."""
+    return tuple(sorted({f.code for f in findings if f.severity == "error" or f.code == NEEDS_FLAGS}))
 
 
 def where_it_works(spec: DrafterSpec, target: Target, embedding: Embedding) -> tuple[str, ...]:
@@ -67,9 +77,12 @@ def where_it_works(spec: DrafterSpec, target: Target, embedding: Embedding) -> t
     lines = []
     for engine in loading.names("engines"):
         good = []
-        for release in (r.serving(spec) for r in all_releases(engine)):
-            findings = examine(release, spec, target, embedding).findings
-            if not any(f.severity == "error" or f.code == NEEDS_FLAGS for f in findings):
+        judged: dict[Hashable, bool] = {}
+        for release in all_releases(engine):
+            treatment = release.treatment(target)
+            if treatment not in judged:
+                judged[treatment] = not _against(examine(release.serving(spec), spec, target, embedding).findings)
+            if judged[treatment]:
                 good.append(release.release)
         if good:
             newest = good[-1] == known_releases(engine)[-1]

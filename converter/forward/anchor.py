@@ -132,8 +132,8 @@ def _rows(sample: Sample, embedding: RowTable, point: int) -> tuple[Tensor, Tens
         if len(places) >= _ROWS:
             break
     states = [sequence.state(point, position, position + 1)[0].float() for sequence, position in places.values()]
-    rows = [torch.from_numpy(embedding.row(token).copy()) for token in places]
-    return torch.stack(states), torch.stack(rows), any(s.states.coarse for s, _ in places.values())
+    rows = torch.from_numpy(embedding.picked(list(places)))
+    return torch.stack(states), rows, any(s.states.coarse for s, _ in places.values())
 
 
 # --- the last point -----------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from converter.checkpoint.reader import Checkpoint
 from converter.forward.states import States
-from converter.forward.weights import tensor
+from converter.forward.weights import picked
 from converter.target_weights import RowTable
 
 _COMPARED = 512  # tokens that two embeddings are compared on
@@ -29,12 +29,12 @@ class Embedding:
 
 def of_checkpoint(checkpoint: Checkpoint, name: str, sequences: Iterable[States]) -> Embedding:
     """The drafter's own table `name` [V, H]."""
-    return _of_rows("the drafter's own", lambda i: tensor(checkpoint, name, i).float(), sequences)
+    return _of_rows("the drafter's own", lambda ids: picked(checkpoint, name, ids).float(), sequences)
 
 
 def of_target(table: RowTable, sequences: Iterable[States]) -> Embedding:
     """The target's table [V, Ht]."""
-    return _of_rows("the target's", lambda i: torch.from_numpy(table.row(i)), sequences)
+    return _of_rows("the target's", lambda ids: torch.from_numpy(table.picked(ids)), sequences)
 
 
 def of_point_0() -> Embedding:
@@ -42,9 +42,9 @@ def of_point_0() -> Embedding:
     return Embedding("the target's (point 0 of the sample)", lambda s, start, stop: s.state(0, start, stop).float())
 
 
-def _of_rows(whose: str, row: Callable[[int], Tensor], sequences: Iterable[States]) -> Embedding:
+def _of_rows(whose: str, read: Callable[[list[int]], Tensor], sequences: Iterable[States]) -> Embedding:
     ids = torch.unique(torch.cat([s.tokens for s in sequences]))
-    table = torch.stack([row(i) for i in ids.tolist()])
+    table = read(ids.tolist())
 
     def rows(sequence: States, start: int, stop: int) -> Tensor:
         return table[torch.searchsorted(ids, sequence.tokens[start:stop])]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -15,9 +15,17 @@ from converter.forward.rope import NotComputable
 EMBEDDING = "embed_tokens.weight"
 
 
-def tensor(checkpoint: Checkpoint, name: str, index: int | None = None) -> Tensor:
-    """The tensor `name`, or its part `index` along the first axis, in its stored dtype."""
-    values = torch.from_numpy(checkpoint.read(name, index).copy())
+def tensor(checkpoint: Checkpoint, name: str) -> Tensor:
+    """The tensor `name` in its stored dtype."""
+    return _as_stored(checkpoint, name, torch.from_numpy(checkpoint.read(name).copy()))
+
+
+def picked(checkpoint: Checkpoint, name: str, indexes: Sequence[int]) -> Tensor:
+    """Parts of the tensor `name` along the first axis, in its stored dtype."""
+    return _as_stored(checkpoint, name, torch.from_numpy(checkpoint.picked(name, indexes)))
+
+
+def _as_stored(checkpoint: Checkpoint, name: str, values: Tensor) -> Tensor:
     return values.view(torch.bfloat16) if checkpoint.tensors[name].info.dtype == "BF16" else values
 
 

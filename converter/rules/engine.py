@@ -121,6 +121,10 @@ class EngineRelease:
     def target(self, architecture: str) -> TargetRule | None:
         return target_rule(self.name, self.release, architecture)
 
+    def treatment(self, target: Target) -> tuple[int, TargetRule | None]:
+        """The same for releases of this engine that treat every drafter of this target alike (while both are held)."""
+        return id(self.rules), self.target(target.architecture)
+
     def layer_ids(self, spec: DrafterSpec, target: Target) -> tuple[int, ...] | None:
         """The ids that make this release capture the spec's points in `target`; None where none do.
 
@@ -418,8 +422,14 @@ def _release(name: str, release: str) -> EngineRelease:
 def _merged(name: str, release: str, version: int) -> EngineRelease:
     """`version` tells one state of the rules from another, should --mapping add to them."""
     document = loading.load("engines", name)
-    rules = loading.for_release(document, release)
+    rules = _rules(name, loading.blocks_for(document, release), version)
     return EngineRelease(name, document["title"], release, rules, release in document["proved"])
+
+
+@lru_cache(maxsize=512)
+def _rules(name: str, blocks: tuple[int, ...], version: int) -> Mapping[str, Any]:
+    """One mapping for all releases that have the same rules."""
+    return loading.with_blocks(loading.load("engines", name), blocks)
 
 
 def all_releases(name: str) -> list[EngineRelease]:

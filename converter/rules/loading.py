@@ -7,7 +7,7 @@ each release's rules are one flat mapping. `null` in a block takes a key away.
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -134,10 +134,25 @@ def for_release(
 
     met   says of a condition of a block's `when` whether the checkpoint meets it
     """
+    return with_blocks(document, blocks_for(document, release, met))
+
+
+def blocks_for(
+    document: Mapping[str, Any], release: str | None, met: Callable[[Mapping[str, Any]], bool] = lambda condition: True
+) -> tuple[int, ...]:
+    """Which blocks of `releases` make the rules of one release; releases with the same blocks have the same rules."""
+    return tuple(
+        i
+        for i, block in enumerate(document.get("releases", ()))
+        if release is not None and covers(block["range"], release) and all(map(met, block.get("when", ())))
+    )
+
+
+def with_blocks(document: Mapping[str, Any], blocks: Sequence[int]) -> dict[str, Any]:
+    """The base with these blocks of `releases` merged over it in order."""
     merged = {k: deepcopy(v) for k, v in document.items() if k != "releases"}
-    for block in document.get("releases", ()):
-        if release is not None and covers(block["range"], release) and all(map(met, block.get("when", ()))):
-            _merge(merged, {k: v for k, v in block.items() if k not in ("range", "when")})
+    for i in blocks:
+        _merge(merged, {k: v for k, v in document["releases"][i].items() if k not in ("range", "when")})
     return merged
 
 

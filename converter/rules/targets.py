@@ -61,7 +61,12 @@ def _rows(engine: str, version: int) -> dict[str, list[dict[str, Any]]]:
 
 def target_rule(engine: str, release: str, architecture: str) -> TargetRule | None:
     """The row for a target class in a release, or None where the engine cannot use it as a target."""
-    table = _table(engine)
+    return _rule(engine, release, architecture, id(loading.load("engines", engine)))
+
+
+@lru_cache(maxsize=16384)
+def _rule(engine: str, release: str, architecture: str, version: int) -> TargetRule | None:
+    table = _rows(engine, version)
     for row in (*table.get(architecture, ()), *(table.get(ANY, ()) if architecture else ())):
         if loading.covers(row["releases"], release):
             return replace(TargetRule(**row), architecture=architecture)

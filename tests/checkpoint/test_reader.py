@@ -278,6 +278,8 @@ def test_parts_along_the_first_axis(shards: Path) -> None:
             part = checkpoint.read(name, i)
             assert part.shape == values[i].shape
             np.testing.assert_array_equal(part, values[i])
+        for some in ([], [0], [*range(len(values)), 0], list(range(len(values)))[::-1]):
+            np.testing.assert_array_equal(checkpoint.picked(name, some), values[some], strict=True)
 
 
 @pytest.mark.parametrize(("start", "count"), [(0, 2), (0, 1), (1, 1), (1, 5), (2, 1), (9, 3), (0, 0)])
@@ -294,6 +296,8 @@ def test_rows(start: int, count: int, shards: Path) -> None:
 def test_a_part_that_is_not_there(part: int, shards: Path) -> None:
     with pytest.raises(IndexError):
         open_checkpoint(shards).read("a", part)
+    with pytest.raises(IndexError):
+        open_checkpoint(shards).picked("a", [0, part])
 
 
 def test_a_part_of_a_tensor_without_parts(tmp_path: Path) -> None:
@@ -304,6 +308,8 @@ def test_a_part_of_a_tensor_without_parts(tmp_path: Path) -> None:
     for name in ("scalar", "empty"):
         with pytest.raises(IndexError):
             checkpoint.read(name, 0)
+        with pytest.raises(IndexError):
+            checkpoint.picked(name, [0])
 
 
 @pytest.mark.parametrize("dtype", ["F4", "F6_E2M3", "F6_E3M2"])
