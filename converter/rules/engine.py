@@ -8,9 +8,9 @@ the engine would silently do wrong.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from typing import Any, Literal
 
 from converter.drafter.layout import expected_tensors
@@ -164,7 +164,7 @@ class EngineRelease:
         The scales of a quantised weight go with their weight.
         """
         weight = weight_of(canonical)
-        names = translate_back(self.rules["tensors"], weight or canonical)
+        names = self._written_as(weight or canonical)
         if not names:
             return None
         return names[0] if weight is None else companion_of(canonical, names[0])
@@ -260,7 +260,7 @@ class EngineRelease:
         packed: set[str] = set()  # weights that come with scales, perhaps under another name than `weight`
         ignored = []
         for name in names:
-            canonical = translate(self.rules["tensors"], weight_of(name) or name)
+            canonical = self._read_as(weight_of(name) or name)
             if canonical in wanted and weight_of(name) is not None:
                 packed.add(canonical)
             elif canonical is not None and (canonical in wanted or canonical in ("d2t", "t2d")):
@@ -330,6 +330,16 @@ class EngineRelease:
     def consequence(self, field: str) -> str:
         """What happens in production where the release does not honour a field."""
         return str(self.rules["read"].get(field, {}).get("consequence", ""))
+
+    @cached_property
+    def _written_as(self) -> Callable[[str], list[str]]:
+        """Names under which this release loads a canonical one; asked for each of its tensors by every check."""
+        return cache(partial(translate_back, self.rules["tensors"]))
+
+    @cached_property
+    def _read_as(self) -> Callable[[str], str | None]:
+        """The canonical name of what this release loads under a name."""
+        return cache(partial(translate, self.rules["tensors"]))
 
     @cached_property
     def limits(self) -> Mapping[str, Mapping[str, Any]]:
