@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -12,6 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +23,7 @@ import pytest
 from converter import seal
 from converter.checkpoint.header import TensorInfo, build_header
 from converter.checkpoint.reader import open_checkpoint
-from tests.support import DRAFTERS, run
+from tests.support import DRAFTERS, eagle3, run
 
 HIDDEN, VOCABULARY, DRAFT_VOCABULARY = 512, 16384, 4096
 KILLS = 20
@@ -158,11 +161,22 @@ def names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
 
 
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> bool:
+def fork(source: Path, out: Path, *options: str) -> BaseProcess:
+    """The command in a copy of this process: it writes at once, where a new process would import and read rules."""
+    process = multiprocessing.get_context("fork").Process(target=eagle3, args=("convert", source, out, *options))
+    process.start()
+    return process
+
+
+def ended(process: subprocess.Popen[str] | BaseProcess) -> bool:
+    return not process.is_alive() if isinstance(process, BaseProcess) else process.poll() is not None
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str] | BaseProcess) -> bool:
     """Look every half millisecond; False where the process ended before."""
     deadline = time.monotonic() + 60
     while not condition():
-        if process.poll() is not None:
+        if ended(process):
             return False
         assert time.monotonic() < deadline
         time.sleep(0.0005)
@@ -191,6 +205,11 @@ def stopped_while_writing(room: Path, source: Path, *options: str) -> subprocess
 # --- killed -------------------------------------------------------------------------------------------------
 
 
+# How long after a file is in the staging folder a kill comes at the latest, in seconds.
+LATEST = [*[("", 0.12)] * 5, *[("config.json", 0.01)] * 2, (seal.NAME, 0.0), (seal.NAME, 0.003)]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the other threads of this process wait for messages
 @pytest.mark.parametrize("before", ["absent", "old"])
 def test_killed_at_any_moment(before: str, room: Path, drafters: Drafters) -> None:
     """A tenth of the moments while it starts, most of them while it writes, the rest around the rename."""
@@ -201,20 +220,18 @@ def test_killed_at_any_moment(before: str, room: Path, drafters: Drafters) -> No
     for kill in range(KILLS):
         if before == "old":
             drafters.put_old(out)
-        process = start(drafters.drafter, out, *options)
         if kill % 10 == 0:
+            starting = start(drafters.drafter, out, *options)
             time.sleep(moments.uniform(0, 0.3))
-        elif kill % 10 < 6:
-            wait_until(lambda: staged(room), process)
-            time.sleep(moments.uniform(0, 0.12))
-        elif kill % 10 < 8:
-            wait_until(lambda: staged(room, "config.json"), process)
-            time.sleep(moments.uniform(0, 0.01))
+            starting.kill()
+            starting.communicate()
         else:
-            wait_until(lambda: staged(room, seal.NAME), process)
-            time.sleep(moments.uniform(0, 0.003) * (kill % 2))
-        process.kill()
-        process.communicate()
+            file, latest = LATEST[kill % 10 - 1]
+            writing = fork(drafters.drafter, out, *options)
+            wait_until(partial(staged, room, file), writing)
+            time.sleep(moments.uniform(0, latest))
+            writing.kill()
+            writing.join()
         state = drafters.state(out)
         assert state in (before, "new")
         drafters.check_untouched()
@@ -327,15 +344,15 @@ def test_a_place_where_nothing_can_be_written(out: str, room: Path) -> None:
     """Fails for every user, also for one who may write everywhere."""
     (room / "file").write_text("mine")
     (room / "link").symlink_to("gone")
-    code, said = finish(start(DRAFTERS / "a_plain", room / out))
-    assert code == 4
-    assert "cannot write" in said
+    done = eagle3("convert", DRAFTERS / "a_plain", room / out)
+    assert done.returncode == 4
+    assert "cannot write" in done.stderr
     assert names(room) == ["file", "link"]
     assert (room / "file").read_text() == "mine"
 
 
 def test_a_name_that_is_too_long(room: Path) -> None:
-    assert finish(start(DRAFTERS / "a_plain", room / ("x" * 256)))[0] == 4
+    assert eagle3("convert", DRAFTERS / "a_plain", room / ("x" * 256)).returncode == 4
     assert names(room) == []
 
 
@@ -359,6 +376,6 @@ def test_out_is_a_link_into_in(target: str, room: Path) -> None:
     shutil.copytree(DRAFTERS / "a_plain", source)
     before = tree(source)
     (room / "out").symlink_to(target)
-    assert finish(start(source, room / "out", "--force"))[0] == 2
+    assert eagle3("convert", source, room / "out", "--force").returncode == 2
     assert tree(source) == before
     assert names(room) == ["in", "out"]
