@@ -26,7 +26,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 test: $(READY) lint
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The real engines' own classes on the CPU; the first run downloads them (1.6 GB on disk, kept for later runs).
 test-engines: $(READY)

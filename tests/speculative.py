@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from converter.drafter.spec import DrafterSpec
-from converter.forward.model import DraftModel
+from converter.forward.model import DraftModel, History, Piece
 
 
 class Target:
@@ -102,7 +102,7 @@ class Drafter:
     embedding: Tensor
     ids: Tensor
     points: tuple[int, ...]
-    _known: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
+    _known: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path, spec: DrafterSpec, embedding: Tensor | None = None) -> Drafter:
@@ -121,18 +121,25 @@ class Drafter:
     def draft(self, tokens: list[int], states: Tensor, chain: int) -> list[int]:
         """Guess what follows x_0..x_n from the states of x_0..x_{n-1}, each guess fed with those before it.
 
-        Row n-1 takes x_n with state n-1. Its step k is the last row of step k in a run over the tokens and k guesses.
-        Rows n.. of that run have no state yet; they lie behind row n-1, which does not see them.
+        Row n-1 takes x_n with state n-1; it sees step 0 of the rows before it, and its own steps.
         """
-        guesses: list[int] = []
-        for k in range(chain):
-            fed = [*tokens, *guesses]
-            key = (k, tuple(fed))
-            if key not in self._known:
-                rows = F.pad(self.inputs(states), (0, 0, 0, len(fed) - states.shape[1]))
-                logits = self.model.run(self.embedding[torch.tensor(fed)], rows, k + 1)[k][-1]
-                self._known[key] = int(self.ids[logits.argmax()])
-            guesses.append(self._known[key])
+        key = tuple(tokens)
+        if len(self._known.get(key, ())) < chain:
+            self._known[key] = self._guess(tokens, states, chain)
+        return self._known[key][:chain]
+
+    @torch.inference_mode()
+    def _guess(self, tokens: list[int], states: Tensor, chain: int) -> list[int]:
+        combined = self.model.combine(self.inputs(states))
+        rows = self.embedding[torch.tensor(tokens[1:])]
+        last, history = len(rows) - 1, History()
+        if last:
+            next(self.model.steps(combined[:last], [rows[:last]], [Piece(0, last, history)]))
+        fed, guesses = [rows[last:]], list[int]()
+        for normed in self.model.steps(combined[last:], fed, [Piece(last, 1, history)]):
+            guesses.append(int(self.ids[self.model.logits(normed)[0].argmax()]))
+            if len(guesses) < chain:
+                fed.append(self.embedding[guesses[-1:]])  # the next step takes it
         return guesses
 
 

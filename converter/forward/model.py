@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -195,14 +196,7 @@ class DraftModel:
         window, count = self.spec.layer_windows[layer], len(q)
         first = 0 if window is None else max(0, start - window + 1)
         end = start + count
-        row = torch.arange(start, end, device=q.device)[:, None]
-        column = torch.arange(first, end, device=q.device)
-        seen = column <= row
-        if window is not None:
-            seen &= column > row - window + (len(own) if self.windows_move else 0)
-        itself = torch.eye(count, dtype=torch.bool, device=q.device)
-        near = [not self.windows_move or window is None or age < window for age in reversed(range(len(own)))]
-        seen = torch.cat([seen, *(itself & kept for kept in near)], dim=1)
+        seen = _seen(first, start, end, len(own), window, self.windows_move, q.device)
         keys = torch.cat([history.keys[layer][first:end], *(k for k, _ in own)])
         values = torch.cat([history.values[layer][first:end], *(v for _, v in own)])
         out = F.scaled_dot_product_attention(
@@ -227,6 +221,24 @@ class DraftModel:
 def _remember(history: History, layer: int, keys: Tensor, values: Tensor) -> None:
     for kept, new in ((history.keys, keys), (history.values, values)):
         kept[layer] = torch.cat([kept[layer], new]) if layer in kept else new
+
+
+@lru_cache(maxsize=4)
+def _seen(
+    first: int, start: int, end: int, steps: int, window: int | None, windows_move: bool, device: torch.device
+) -> Tensor:
+    """[B, keys] bool: what rows start..end-1 see of the step-0 keys first..end-1 and of their own in `steps` steps.
+
+    Rows of other wirings, of other layers and of the other side ask the same.
+    """
+    row = torch.arange(start, end, device=device)[:, None]
+    column = torch.arange(first, end, device=device)
+    seen = column <= row
+    if window is not None:
+        seen &= column > row - window + (steps if windows_move else 0)
+    itself = torch.eye(end - start, dtype=torch.bool, device=device)
+    near = [not windows_move or window is None or age < window for age in reversed(range(steps))]
+    return torch.cat([seen, *(itself & kept for kept in near)], dim=1)
 
 
 def window(rows: Tensor, start: int, count: int) -> Tensor:

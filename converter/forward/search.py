@@ -146,7 +146,7 @@ class Judge:
         start = declared(self._side.model.spec)
         kept = self._best_points(scorer, start)
         self._told("search: flags, map, embedding")
-        full = {w: float(scorer.likelihood(w).sum()) for w in self._variants(kept)}
+        full = {w: float(likelihood.sum()) for w, likelihood in scorer.likelihoods(self._variants(kept))}
         kept = sorted(full, key=lambda w: -full[w])[:_KEPT]
         others = dict.fromkeys([*kept, *self._alternatives.neighbours(kept[0]), start])
         best = kept[0]
@@ -170,8 +170,8 @@ class Judge:
         if missing:
             scorer = self._scorer(group)
             self._rows[tuple(group)] = scorer.scored[0], scorer.unit
-            for wiring in missing:
-                known[wiring] = scorer.likelihood(wiring)
+            for wiring, likelihood in scorer.likelihoods(missing):
+                known[wiring] = likelihood
                 self._told(
                     f"other wirings: {sum(map(len, self._known.values())):,} runs of {len(group)} stretches of text"
                 )
@@ -181,18 +181,19 @@ class Judge:
         """The best wirings by their first step, in which only points and the flags before the layers show."""
         scores: dict[Wiring, float] = {}
 
-        def score(wiring: Wiring) -> float:
-            if wiring not in scores:
-                scores[wiring] = float(scorer.likelihood(wiring, 1).sum())
+        def compute(wirings: Iterable[Wiring]) -> None:
+            for wiring, likelihood in scorer.likelihoods([w for w in wirings if w not in scores], 1):
+                scores[wiring] = float(likelihood.sum())
                 self._told(f"search: {len(scores):,} choices of points")
+
+        def score(wiring: Wiring) -> float:
+            compute([wiring])
             return scores[wiring]
 
         known, count = self._alternatives.points, len(start.points)
         residuals = [start.with_flag(FLAGS[0], value) for value in (False, True)]
         if math.perm(len(known), count) <= _EXHAUSTIVE:
-            for points in permutations(known, count):
-                for wiring in residuals:
-                    score(replace(wiring, points=points))
+            compute(replace(wiring, points=points) for wiring in residuals for points in permutations(known, count))
         else:
             for wiring in residuals:
                 for points in self._starts(start.points):

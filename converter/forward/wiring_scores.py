@@ -6,8 +6,8 @@ all layers of a large target cost (layers x blocks) matrix products and not one 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from converter.forward.wiring import Wiring
 CONTEXT = 64  # rows before the first that counts: the same for all wirings, so less of it favours none
 SETTLED = 8  # rows at the front of a sequence that are left out: the first ones have next to nothing to attend to
 STRETCH = 64  # rows that count in one stretch of text
+_TOGETHER = 2048  # rows of several wirings that are computed at once
 MOST = 4096  # positions looked at where nothing is decided earlier
 
 
@@ -115,21 +116,37 @@ class WiringScorer:
         self.scored[1:] &= self.scored[0]
         self.unit, self._labels = torch.cat(unit), torch.cat(labels, dim=1)
 
+    def likelihoods(self, wirings: Iterable[Wiring], steps: int | None = None) -> Iterator[tuple[Wiring, Tensor]]:
+        """Each wiring with the log-probability of each label, [K, N]; 0 where the row does not count at that step.
+
+        Those that differ in the states alone go through the layers side by side.
+        """
+        alike: dict[Wiring, list[Wiring]] = {}
+        for wiring in wirings:
+            alike.setdefault(replace(wiring, points=(), shift=0, control=False), []).append(wiring)
+        most = max(_TOGETHER // max(len(self.unit), 1), 1)
+        for group in alike.values():
+            for first in range(0, len(group), most):
+                together = group[first : first + most]
+                yield from zip(together, self._together(together, steps or self._steps), strict=True)
+
     @torch.inference_mode()
-    def likelihood(self, wiring: Wiring, steps: int | None = None) -> Tensor:
-        """[K, N] log-probability of each label; 0 where the row does not count at that step."""
-        steps = steps or self._steps
-        spec, weights = wiring.spec(self._side.model.spec), self._side.model.weights
-        model = DraftModel(spec, DAMAGES[wiring.damage](spec, weights) if wiring.damage else weights)
-        pieces = [Piece(0, count) for _, _, count in self._spans]
-        tokens = self._token_rows(wiring.embedding)[:steps].unbind()
-        result = torch.zeros(steps, len(self.unit))
-        for k, normed in enumerate(model.steps(self._combined(wiring, model), tokens, pieces)):
-            kept = self.scored[k]
+    def _together(self, wirings: Sequence[Wiring], steps: int) -> Tensor:
+        """[wirings, K, N]: likelihoods of wirings that differ in points, shift and control alone."""
+        like, count = wirings[0], len(wirings)
+        spec, weights = like.spec(self._side.model.spec), self._side.model.weights
+        model = DraftModel(spec, DAMAGES[like.damage](spec, weights) if like.damage else weights)
+        pieces = [Piece(0, rows) for _, _, rows in self._spans * count]
+        combined = torch.cat([self._combined(wiring, model) for wiring in wirings])
+        tokens = self._token_rows(like.embedding)[:steps].repeat(1, count, 1).unbind()
+        result = torch.zeros(steps, count, len(self.unit))
+        for k, normed in enumerate(model.steps(combined, tokens, pieces)):
+            kept = self.scored[k].repeat(count)
             logits = model.logits(normed[kept.to(normed.device)])
-            given = smoothed(logits, self._labels[k][kept], self._draft[wiring.map], self._side.vocab_size)
-            result[k][kept] = given.cpu()
-        return result
+            labels = self._labels[k].repeat(count)[kept]
+            given = smoothed(logits, labels, self._draft[like.map], self._side.vocab_size)
+            result[k].view(-1)[kept] = given.cpu()
+        return result.transpose(0, 1)
 
     def _token_rows(self, name: str) -> Tensor:
         if name not in self._tokens:
