@@ -46,7 +46,7 @@ def without_layout(report: Report) -> list[str]:
 def no_rules_left() -> Iterator[None]:
     yield
     loading._added.clear()
-    loading.load.cache_clear()
+    loading.forget()
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_rule_file_of_the_user_names_a_layout_and_takes_one_back(tmp_path: Pat
     save_file(tensors, source / "model.safetensors")
     run(source, tmp_path / "out")
     loading._added.clear()
-    loading.load.cache_clear()
+    loading.forget()
     run(DRAFTERS / "a_plain", tmp_path / "plain")
     ours, theirs = (load_file(tmp_path / f / "model.safetensors") for f in ("out", "plain"))
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[n], theirs[n]) for n in ours)

@@ -420,7 +420,7 @@ def test_a_file_for_mapping_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyP
             writing.write_mapping(replace(renewal, known=False), path)
     finally:
         monkeypatch.undo()
-        loading.load.cache_clear()
+        loading.forget()
     done = eagle3("convert", "x", "y", "--mapping", path)
     assert "mapping" not in done.stderr
 

@@ -425,19 +425,19 @@ def _nearest(wanted: Sequence[str], known: Sequence[str]) -> str:
 
 
 def _release(name: str, release: str) -> EngineRelease:
-    return _merged(name, release, id(loading.load("engines", name)))
+    return _merged(name, release, loading.state())
 
 
 @lru_cache(maxsize=512)
-def _merged(name: str, release: str, version: int) -> EngineRelease:
-    """`version` tells one state of the rules from another, should --mapping add to them."""
+def _merged(name: str, release: str, state: int) -> EngineRelease:
+    """By one state of the rules (loading.state)."""
     document = loading.load("engines", name)
-    rules = _rules(name, loading.blocks_for(document, release), version)
+    rules = _rules(name, loading.blocks_for(document, release), state)
     return EngineRelease(name, document["title"], release, rules, release in document["proved"])
 
 
 @lru_cache(maxsize=512)
-def _rules(name: str, blocks: tuple[int, ...], version: int) -> Mapping[str, Any]:
+def _rules(name: str, blocks: tuple[int, ...], state: int) -> Mapping[str, Any]:
     """One mapping for all releases that have the same rules."""
     return loading.with_blocks(loading.load("engines", name), blocks)
 

@@ -42,6 +42,7 @@ def rules_folder(kind: str = "") -> Traversable:
 
 # Rule files of the user, by kind and name, as they stand (--mapping).
 _added: dict[tuple[str, str], Mapping[str, Any]] = {}
+_state = 0  # counted up whenever the rules may have changed
 _KINDS = {"dialect": "dialects", "engine": "engines"}
 
 
@@ -101,7 +102,19 @@ def add(path: Path) -> None:
     if faults:
         raise RulesError(f"--mapping {path}: " + "; ".join(faults[:5]))
     _added[folder, name] = document
+    forget()
+
+
+def forget() -> None:
+    """Read the rule files anew from now on."""
+    global _state
+    _state += 1
     load.cache_clear()
+
+
+def state() -> int:
+    """Tells one state of the rules from another, for what is remembered of them."""
+    return _state
 
 
 def added_files() -> Mapping[str, Mapping[str, Any]]:

@@ -47,12 +47,12 @@ def _built_in(engine: str) -> list[dict[str, Any]]:
 
 def _table(engine: str) -> dict[str, list[dict[str, Any]]]:
     """Rows by class; those that the user added (`targets` of an engine file) come first and win."""
-    return _rows(engine, id(loading.load("engines", engine)))
+    return _rows(engine, loading.state())
 
 
 @lru_cache(maxsize=64)
-def _rows(engine: str, version: int) -> dict[str, list[dict[str, Any]]]:
-    """`version` tells one state of the rules from another, should --mapping add to them."""
+def _rows(engine: str, state: int) -> dict[str, list[dict[str, Any]]]:
+    """Of one state of the rules (loading.state)."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for row in [*loading.load("engines", engine).get("targets", ()), *_built_in(engine)]:
         rows.setdefault(row["architecture"], []).append(row)
@@ -61,12 +61,12 @@ def _rows(engine: str, version: int) -> dict[str, list[dict[str, Any]]]:
 
 def target_rule(engine: str, release: str, architecture: str) -> TargetRule | None:
     """The row for a target class in a release, or None where the engine cannot use it as a target."""
-    return _rule(engine, release, architecture, id(loading.load("engines", engine)))
+    return _rule(engine, release, architecture, loading.state())
 
 
 @lru_cache(maxsize=16384)
-def _rule(engine: str, release: str, architecture: str, version: int) -> TargetRule | None:
-    table = _rows(engine, version)
+def _rule(engine: str, release: str, architecture: str, state: int) -> TargetRule | None:
+    table = _rows(engine, state)
     for row in (*table.get(architecture, ()), *(table.get(ANY, ()) if architecture else ())):
         if loading.covers(row["releases"], release):
             return replace(TargetRule(**row), architecture=architecture)

@@ -107,7 +107,7 @@ def write_checkout(found: Renewal, folder: Path) -> list[Path]:
     if found.known:
         _replace(rules, with_known(rules.read_text(encoding="utf-8"), found.release))
         written.append(rules)
-    loading.load.cache_clear()
+    loading.forget()
     return written
 
 
