@@ -165,14 +165,10 @@ def drafter_name(given: str, file: Path) -> str:
 def place(where: str, folder: Path, file: Path) -> str:
     """Where a finding is, whatever lies around it: files of the drafter from its folder, others from the baseline's."""
     where = HOW.sub("", where)
-    if "/" not in where and os.sep not in where:
-        return where
     path = Path(where)
-    if not path.exists():
-        return where
     with suppress(ValueError):
-        return path.resolve().relative_to(folder.resolve()).as_posix()
-    return _relative(path, file)
+        return path.relative_to(folder).as_posix() if where else where
+    return _relative(path, file) if path.is_absolute() and path.exists() else where
 
 
 def _relative(path: Path, file: Path) -> str:

@@ -10,14 +10,15 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
+_STOPPING = {signal.SIGINT, signal.SIGTERM}
 
 
 def cores() -> int:
@@ -84,13 +85,14 @@ class _Pool(Generic[_In, _Out]):
     def _start(self) -> None:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_serve, args=(self._work, theirs), daemon=True)
-        process.start()
+        with _no_signals():  # until it is known here, and answers them in its own way there
+            process.start()
+            index = self._waiting.pop()
+            self._workers[ours] = process, index
         theirs.close()
-        self._give(ours, process)
+        self._give(ours, index)
 
-    def _give(self, line: Connection, process: BaseProcess) -> None:
-        index = self._waiting.pop()
-        self._workers[line] = process, index
+    def _give(self, line: Connection, index: int) -> None:
         self._began(index)
         with suppress(BrokenPipeError):  # it ended already, which is heard where its answer is
             line.send((self._items[index],))
@@ -104,7 +106,9 @@ class _Pool(Generic[_In, _Out]):
             self._results[index] = self._lost(self._items[index], process.exitcode or 0)
         self._ended(index)
         if self._waiting and process.is_alive():
-            self._give(line, process)
+            index = self._waiting.pop()
+            self._workers[line] = process, index
+            self._give(line, index)
             return
         with suppress(BrokenPipeError):
             line.send(())  # hanging up would not do: workers forked later hold this end as well
@@ -114,10 +118,25 @@ class _Pool(Generic[_In, _Out]):
             self._start()
 
 
+@contextmanager
+def _no_signals() -> Iterator[None]:
+    """Signals that end the command wait, where the system can have them wait."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _serve(work: Callable[[_In], _Out], line: Connection) -> None:
     """A worker: items in, results out, until there are no more. Ctrl-C is the parent's to answer."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
     while True:
         try:
             given = line.recv()
