@@ -13,6 +13,7 @@ from converter.report.reading import (
     VERDICT_SYMBOLS,
     Document,
     Found,
+    baseline_words,
     between,
     engine_columns,
     engine_name,
@@ -54,6 +55,8 @@ def _one(document: Document) -> Iterator[str]:
         yield from _scores(document["proof"])
         yield from _ranking(document["proof"])
     yield from _findings(findings(document))
+    if baseline_words(document):
+        yield from (_text(baseline_words(document)), "")
 
 
 def _summary(document: Document) -> Iterator[str]:

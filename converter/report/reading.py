@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from converter.findings import SEVERITIES
+from converter.report.words import count
 from converter.transforms import MAP_OPERATIONS
 
 Document = Mapping[str, Any]
@@ -100,6 +101,16 @@ def stopping(found: Sequence[Found]) -> list[Found]:
 def engine_name(requirement: str) -> str:
     """`sglang 0.5.23` of `sglang==0.5.23`."""
     return requirement.replace("==", " ")
+
+
+def baseline_words(document: Document) -> str:
+    """What a baseline took off; "" without one."""
+    held = document.get("baseline")
+    if held is None:
+        return ""
+    words = f"{count(held['accepted'], 'finding')} accepted by {held['file']}."
+    gone = [f"{key['code']} at {key['where'] or 'no place'} of {key['drafter']}" for key in held["gone"]]
+    return f"{words} No longer there: {'; '.join(gone)}." if gone else words
 
 
 def engine_columns(document: Document) -> list[str]:

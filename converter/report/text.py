@@ -225,7 +225,8 @@ class Printer:
             self._line(f"{count(accepted, 'finding')} accepted by {file}{shown}")
         if lost:
             drop = "dropped" if written is not None else f"--write-baseline {shlex.quote(str(file))} drops them"
-            self._line(f"{count(len(lost), 'entry', 'entries')} of {file} no longer occur ({drop}):", "yellow")
+            occur = "no longer occurs" if len(lost) == 1 else "no longer occur"
+            self._line(f"{count(len(lost), 'entry', 'entries')} of {file} {occur} ({drop}):", "yellow")
             for key in lost[: None if self.verbose else _GONE]:
                 self._line(f"  {key}", "dim")
             if len(lost) > _GONE and not self.verbose:

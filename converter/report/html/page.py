@@ -21,6 +21,7 @@ from converter.report.reading import (
     VERDICT_SYMBOLS,
     Document,
     Found,
+    baseline_words,
     engine_name,
     findings,
     headline,
@@ -84,7 +85,14 @@ def sections_of(document: Document, found: Sequence[Found]) -> list[Section]:
         ("accuracy", "Accuracy", accuracy_section(proof)),
         ("ranking", "Other wirings", ranking_section(proof)),
         ("changes", "What the conversion changes", changes_section(document)),
-        ("findings", "Findings", [finding_article(f) for f in found] or [el("p", "None.")]),
+        (
+            "findings",
+            "Findings",
+            [
+                *([el("p", baseline_words(document), class_="soft")] if baseline_words(document) else []),
+                *([finding_article(f) for f in found] or [el("p", "None.")]),
+            ],
+        ),
         ("seal", "Seal", seal_section(document)),
     ]
 
