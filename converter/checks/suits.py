@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from converter.checks.engine import CODES, NEEDS_FLAGS, OTHER, compare, examine, faults, span
+from converter.checks.engine import CODES, NEEDS_FLAGS, OTHER, compare, faults, serves, span
 from converter.drafter.drafter import Embedding
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
@@ -68,8 +68,7 @@ def where_it_works(spec: DrafterSpec, target: Target, embedding: Embedding) -> t
     for engine in loading.names("engines"):
         good = []
         for release in (r.serving(spec) for r in all_releases(engine)):
-            findings = examine(release, spec, target, embedding).findings
-            if not any(f.severity == "error" or f.code == NEEDS_FLAGS for f in findings):
+            if serves(release, spec, target, embedding):
                 good.append(release.release)
         if good:
             newest = good[-1] == known_releases(engine)[-1]

@@ -61,7 +61,13 @@ def _rows(engine: str, version: int) -> dict[str, list[dict[str, Any]]]:
 
 def target_rule(engine: str, release: str, architecture: str) -> TargetRule | None:
     """The row for a target class in a release, or None where the engine cannot use it as a target."""
-    table = _table(engine)
+    return _rule(engine, release, architecture, id(loading.load("engines", engine)))
+
+
+@lru_cache(maxsize=16384)
+def _rule(engine: str, release: str, architecture: str, version: int) -> TargetRule | None:
+    """`version` as of `_rows`."""
+    table = _rows(engine, version)
     for row in (*table.get(architecture, ()), *(table.get(ANY, ()) if architecture else ())):
         if loading.covers(row["releases"], release):
             return replace(TargetRule(**row), architecture=architecture)
@@ -70,7 +76,9 @@ def target_rule(engine: str, release: str, architecture: str) -> TargetRule | No
 
 def architectures(engine: str, release: str) -> list[str]:
     """Every class that the release can use as a target; "*" among them where others are not ruled out."""
-    return sorted(a for a in _table(engine) if target_rule(engine, release, a))
+    table = _table(engine)
+    own = {a for a, rows in table.items() if any(loading.covers(row["releases"], release) for row in rows)}
+    return sorted(table if ANY in own else own)
 
 
 def capturing_releases(
