@@ -164,7 +164,7 @@ def validate_command(
     """
     options = {**options, "sources": sources, "baseline": baseline, "write_baseline": write_baseline}
     if len(sources) > 1:
-        _validate_several(options, find_wiring)
+        _validate_several(options, find_wiring=find_wiring)
     show = _Show(options)
 
     def run() -> Report:
@@ -179,14 +179,14 @@ def validate_command(
     show.run(run, "validated")
 
 
-def _validate_several(options: dict[str, Any], find_wiring: bool) -> NoReturn:
+def _validate_several(options: dict[str, Any], **more: Any) -> NoReturn:
     show = _ShowSeveral(options)
 
     def run() -> Several:
         from converter.report.several import held_of, validate_several
 
         accepted = _baseline(options)
-        given = _request({**options, "source": ""}, find_wiring)
+        given = _request({**options, "source": ""}, **more)
         requests = [replace(given, source=source) for source in options["sources"]]
         with show.each(options["sources"]) as (began, ended, told):
             found = validate_several(requests, accepted, began=began, ended=ended, told=told)
