@@ -88,11 +88,11 @@ def commands(drafter: Path, target: Path) -> dict[str, Measured]:
             (*validate, str(drafter), *skip, "--target", str(target)),
         ),
         "several": Measured(
-            f"validate, {SEVERAL} drafters",
-            f"the same with {SEVERAL} times the drafter",
+            f"validate --target, {SEVERAL} drafters",
+            f"{shown} ... --target config.json, {SEVERAL} times the drafter",
             (*validate, *[str(drafter)] * SEVERAL, *skip, "--target", str(target)),
         ),
-    }  # fmt: skip
+    }
 
 
 def measure(all_commands: Mapping[str, Measured], rounds: int) -> None:
@@ -110,11 +110,10 @@ def as_markdown(all_commands: Mapping[str, Measured], size: int, load: Sequence[
     packages = ", ".join(f"{name} {version_of(name)}" for name in PACKAGES if version_of(name))
     best = {key: min(m.wall) for key, m in all_commands.items()}
     least = {key: min(m.cpu) for key, m in all_commands.items()}
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    on = f"{where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB, {where['system']}"
     lines = [
-        (
-            f"- {datetime.datetime.now(datetime.timezone.utc).date().isoformat()}, {where['cpu']}, {where['cores']} cores, "
-            f"{where['memory_gib']} GiB, {where['system']}; load average {load[0]:.1f} before, {load[1]:.1f} after"
-        ),
+        f"- {today}, {on}; load average {load[0]:.1f} before, {load[1]:.1f} after",
         f"- Python {platform.python_version()}, {packages}",
         f"- a drafter of {size / 1e9:.2f} GB; {rounds} rounds",
         "",
