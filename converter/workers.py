@@ -1,7 +1,8 @@
 """Several independent pieces of work at once, each in a process of its own.
 
 Static checks are Python at work, which one interpreter does one at a time; so threads would not use a second core.
-The parent starts no thread, so forking it (Linux) is safe, and what it has imported is there in every worker.
+Processes are forked: what the parent has imported and read (rules of the user's own, too) is there in every worker,
+and it starts no thread that could be cut off. Where forking is not safe, everywhere but on Linux, one follows another.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
+_FORKS = sys.platform == "linux"
 _STOPPING = {signal.SIGINT, signal.SIGTERM}
 
 
@@ -36,11 +38,11 @@ def each(
 ) -> list[_Out]:
     """`work` of every item, in their order, by at most `jobs` processes; with one job, in this one.
 
-    Work, items and results must be picklable. Where a worker ends on its own (killed for its memory, a crash), `lost`
+    Items and results must be picklable. Where a worker ends on its own (killed for its memory, a crash), `lost`
     gives the result from the item and the exit code, negative for a signal; the others go on. An exception here,
     Ctrl-C too, ends the workers at once. `began` and `ended` hear the indexes of items.
     """
-    if jobs <= 1 or len(items) <= 1:
+    if jobs <= 1 or len(items) <= 1 or not _FORKS:
         results = []
         for index, item in enumerate(items):
             began(index)
@@ -60,8 +62,7 @@ class _Pool(Generic[_In, _Out]):
         ended: Callable[[int], None],
     ) -> None:
         self._work, self._items, self._lost, self._began, self._ended = work, items, lost, began, ended
-        linux = sys.platform == "linux"
-        self._context: Any = multiprocessing.get_context("fork" if linux else "spawn")
+        self._context: Any = multiprocessing.get_context("fork")
         self._workers: dict[Connection, tuple[BaseProcess, int]] = {}  # and the item that it has
         self._waiting = list(range(len(items)))[::-1]
         self._results: dict[int, _Out] = {}
@@ -120,10 +121,7 @@ class _Pool(Generic[_In, _Out]):
 
 @contextmanager
 def _no_signals() -> Iterator[None]:
-    """Signals that end the command wait, where the system can have them wait."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
+    """Signals that end the command wait."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
     try:
         yield
@@ -135,8 +133,7 @@ def _serve(work: Callable[[_In], _Out], line: Connection) -> None:
     """A worker: items in, results out, until there are no more. Ctrl-C is the parent's to answer."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
     while True:
         try:
             given = line.recv()

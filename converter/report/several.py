@@ -29,6 +29,7 @@ from converter.rules.engine import resolve
 SCHEMA = "eagle3-convert/reports/1"
 ENDS = {0: "in order", 1: "not in order", 3: "could not be read"}  # exit code of one -> what is said of it
 _OTHER_END = "failed"
+_KILLED = -9
 _SHORT = {"works after conversion": "converts", "not looked at": "-"}  # a verdict's word, in a column
 _FIELDS = tuple(Finding.__dataclass_fields__)
 
@@ -143,7 +144,7 @@ def _ended(request: Request, problem: Eagle3Error) -> Single:
 def _lost(task: _Task, code: int) -> Single:
     """Of a process that ended on its own."""
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    perhaps = "; perhaps memory ran out" if code == -signal.SIGKILL else ""
+    perhaps = "; perhaps memory ran out" if code == _KILLED else ""
     return _ended(task.request, OutputError(f"the process that looked at {task.request.source} {how}{perhaps}"))
 
 
