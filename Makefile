@@ -49,6 +49,7 @@ test-gpu: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/convert.py
+	$(BIN)/python benchmarks/validate.py
 	$(BIN)/python benchmarks/forward.py
 
 clean:

@@ -93,7 +93,7 @@ class Shape:
 
     @property
     def nbytes(self) -> int:
-        return sum(_nbytes(*tensor) for tensor in self.tensors().values())
+        return sum(nbytes_of(*tensor) for tensor in self.tensors().values())
 
     def config(self) -> dict[str, Any]:
         """As speculators 0.9.0 writes it."""
@@ -150,7 +150,7 @@ class Shape:
         }
 
 
-def _nbytes(dtype: str, shape: Sequence[int]) -> int:
+def nbytes_of(dtype: str, shape: Sequence[int]) -> int:
     count = {"BF16": 2, "I64": 8, "BOOL": 1}[dtype]
     for n in shape:
         count *= n
@@ -164,7 +164,7 @@ def write_drafter(folder: Path, shape: Shape) -> Path:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     cursor = 0
     for name, (dtype, size) in shape.tensors().items():
-        end = cursor + _nbytes(dtype, size)
+        end = cursor + nbytes_of(dtype, size)
         header[name] = {"dtype": dtype, "shape": size, "data_offsets": [cursor, end]}
         cursor = end
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -183,7 +183,7 @@ def write_drafter(folder: Path, shape: Shape) -> Path:
                     marks[full] = 1
                 file.write(marks)
             else:
-                _write_finite_bf16(file, _nbytes(dtype, size), rng)
+                _write_finite_bf16(file, nbytes_of(dtype, size), rng)
     return weights
 
 
@@ -268,7 +268,7 @@ def commands(weights: Path, out: Path) -> dict[str, Measured]:
     for key in ("sha256sum", "openssl"):
         if shutil.which(found[key].command[0]) is None:
             del found[key]
-    if not all(_version(package) for package in ("torch", "safetensors")):
+    if not all(version_of(package) for package in ("torch", "safetensors")):
         del found["script"]
     return found
 
@@ -285,7 +285,7 @@ def measure(all_commands: Mapping[str, Measured], weights: Path, out: Path, roun
             os.sync()
             measured.run()
             shutil.rmtree(out, ignore_errors=True)
-            _say(f"round {number + 1} of {rounds}: {measured.title} {measured.wall[-1]:.2f} s")
+            say(f"round {number + 1} of {rounds}: {measured.title} {measured.wall[-1]:.2f} s")
 
 
 def _read_through(path: Path) -> None:
@@ -296,7 +296,7 @@ def _read_through(path: Path) -> None:
             pass
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -323,7 +323,7 @@ def result(shape: Shape, size: int, all_commands: Mapping[str, Measured], load: 
         "machine": machine(),
         "load_average": {"before": load[0], "after": load[1]},
         "python": platform.python_version(),
-        "packages": {package: _version(package) for package in PACKAGES},
+        "packages": {package: version_of(package) for package in PACKAGES},
         "shape": asdict(shape),
         "file_bytes": size,
         "floor_bytes": _rss(resource.getrusage(resource.RUSAGE_SELF)),
@@ -354,7 +354,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -443,7 +443,7 @@ def main() -> None:
         points,
     )
     with workplace(options.folder.resolve(), shape.nbytes) as folder:
-        _say(f"writing a drafter of {shape.nbytes / 1e9:.2f} GB")
+        say(f"writing a drafter of {shape.nbytes / 1e9:.2f} GB")
         weights = write_drafter(folder / "in", shape)
         out = folder / "out"
         all_commands = commands(weights, out)

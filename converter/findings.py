@@ -27,6 +27,7 @@ class Finding:
     fix        what to type or do, one line each, best first
     caused_by  the code of the finding that this one follows from, if any
     allowed    true where the user let it through with --allow
+    accepted   true where a baseline holds it: told, but not counted; what it says of an engine stands
     """
 
     code: str
@@ -39,6 +40,7 @@ class Finding:
     fix: tuple[str, ...] = ()
     caused_by: str = ""
     allowed: bool = False
+    accepted: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """The published form (schemas/finding.schema.json)."""
@@ -53,6 +55,7 @@ class Finding:
             "fix": list(self.fix),
             "caused_by": self.caused_by,
             "allowed": self.allowed,
+            "accepted": self.accepted,
         }
 
 
@@ -72,19 +75,24 @@ def judge(findings: Iterable[Finding], allow: Iterable[str] = (), strict: bool =
     """Apply --allow and --strict, most severe first, then by code; equal findings are kept once.
 
     A finding is allowed when its own code or the code it follows from (`caused_by`) is; --strict makes
-    warnings errors.
+    warnings errors, but for accepted ones.
     """
     allowed = set(allow)
     judged: dict[Finding, None] = {}
     for finding in findings:
-        if strict and finding.severity == "warning":
+        if strict and finding.severity == "warning" and not finding.accepted:
             finding = replace(finding, severity="error")
         if finding.code in allowed or finding.caused_by in allowed:
             finding = replace(finding, allowed=True)
         judged[finding] = None
-    return sorted(judged, key=lambda f: (f.allowed, SEVERITIES.index(f.severity), f.code))
+    return sorted(judged, key=lambda f: (f.allowed or f.accepted, SEVERITIES.index(f.severity), f.code))
 
 
 def stops(findings: Iterable[Finding]) -> bool:
     """True where at least one error was not allowed."""
     return any(f.severity == "error" and not f.allowed for f in findings)
+
+
+def counts(finding: Finding) -> bool:
+    """True of an error that neither --allow nor a baseline takes off."""
+    return finding.severity == "error" and not finding.allowed and not finding.accepted

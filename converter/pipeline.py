@@ -54,6 +54,7 @@ from converter.target_weights import RowTable, TargetWeights, read_target_weight
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from converter.baseline import Held
     from converter.forward.prove import Proof
     from converter.forward.sample import Sample
     from converter.forward.search import Judgement
@@ -106,6 +107,7 @@ class Report:
     open           what else the sample decides
     search         what it found; `declared` is the wiring that the input states
     sealed         the seal beside the output; empty where none was written
+    held           its findings, held against a baseline
     """
 
     request: Request
@@ -131,6 +133,7 @@ class Report:
     written: list[WrittenFile] = field(default_factory=list)
     suits: list[Suits] = field(default_factory=list)
     seconds: float = 0.0
+    held: Held | None = None
     told: Callable[[str], None] = _nobody
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from converter.checks.engine import CODES, NEEDS_FLAGS, OTHER, compare, examine, faults, span
+from converter.checks.engine import CODES, NEEDS_FLAGS, OTHER, compare, faults, serves, span
 from converter.drafter.drafter import Embedding
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
@@ -81,7 +81,7 @@ def where_it_works(spec: DrafterSpec, target: Target, embedding: Embedding) -> t
         for release in all_releases(engine):
             treatment = release.treatment(target)
             if treatment not in judged:
-                judged[treatment] = not _against(examine(release.serving(spec), spec, target, embedding).findings)
+                judged[treatment] = serves(release.serving(spec), spec, target, embedding)
             if judged[treatment]:
                 good.append(release.release)
         if good:

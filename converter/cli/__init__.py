@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -19,7 +20,11 @@ from converter.cli.upkeep import check_command
 from converter.drafter.spec import NORM_FLAGS
 
 if TYPE_CHECKING:
+    from converter.baseline import Baseline, Held
     from converter.pipeline import Report, Request
+    from converter.report.several import Several
+
+_Told = Callable[[str], None]
 
 
 @click.group(context_settings=CONTEXT)
@@ -136,26 +141,81 @@ def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no
 
 
 @eagle3.command("validate", context_settings=CONTEXT, short_help="Say which engines can serve a drafter.")
-@click.argument("source", metavar="DRAFTER")
+@click.argument("sources", metavar="DRAFTER...", nargs=-1, required=True)
 @_options("engine", *_COMMON)
 @click.option(
     "--find-wiring",
     is_flag=True,
     help="Search the sample for the wiring that the drafter was trained with: points, flags, vocabulary map.",
 )
+@click.option("--baseline", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="Findings that were accepted: told, but not counted.")  # fmt: skip
+@click.option("--write-baseline", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="Accept what is found now: write FILE, or renew its entries of these drafters.")  # fmt: skip
 @_options(*_OUTPUT)
 @VERSION
-def validate_command(find_wiring: bool, **options: Any) -> None:
-    """Check the drafter DRAFTER and say for each engine whether it can be served."""
+def validate_command(
+    sources: tuple[str, ...], find_wiring: bool, baseline: Path | None, write_baseline: Path | None, **options: Any
+) -> None:
+    """Check the drafter DRAFTER and say for each engine whether it can be served.
+
+    Several drafters of one target: a table of all, then what is wrong with each. The exit code is the highest of
+    theirs, and one that cannot be read keeps none of the others from being looked at.
+    """
+    options = {**options, "sources": sources, "baseline": baseline, "write_baseline": write_baseline}
+    if len(sources) > 1:
+        _validate_several(options, find_wiring=find_wiring)
     show = _Show(options)
 
     def run() -> Report:
-        from converter.pipeline import validate
+        from converter.accepting import validate_against
 
+        accepted = _baseline(options)
         with show.status() as told:
-            return validate(_request(options, find_wiring), told)
+            report = validate_against(accepted, _request({**options, "source": sources[0]}, find_wiring), told)
+        show.written = _renew(accepted, [report.held] if report.held is not None else [])
+        return report
 
     show.run(run, "validated")
+
+
+def _validate_several(options: dict[str, Any], **more: Any) -> NoReturn:
+    show = _ShowSeveral(options)
+
+    def run() -> Several:
+        from converter.report.several import held_of, validate_several
+
+        accepted = _baseline(options)
+        given = _request({**options, "source": ""}, **more)
+        requests = [replace(given, source=source) for source in options["sources"]]
+        with show.each(options["sources"]) as (began, ended, told):
+            found = validate_several(requests, accepted, began=began, ended=ended, told=told)
+        show.written = _renew(accepted, held_of(found))
+        return found
+
+    show.run(run, "several")
+
+
+def _baseline(options: dict[str, Any]) -> Baseline | None:
+    """The one that findings are held against."""
+    from converter.baseline import growing_baseline, read_baseline
+    from converter.errors import UsageError
+
+    given, new = options["baseline"], options["write_baseline"]
+    if given is not None and new is not None:
+        raise UsageError("--write-baseline FILE keeps what FILE holds of other drafters: give it alone, or --baseline")
+    return growing_baseline(new) if new is not None else read_baseline(given) if given is not None else None
+
+
+def _renew(baseline: Baseline | None, held: Sequence[Held]) -> Baseline | None:
+    """The baseline that was written; None where none was to be."""
+    from converter.baseline import renewed, write_baseline
+
+    if baseline is None or not baseline.growing or not held:
+        return None
+    new = renewed(baseline, held)
+    write_baseline(new)
+    return new
 
 
 @eagle3.command("explain", context_settings=CONTEXT, short_help="Tell what a finding means.")
@@ -306,9 +366,11 @@ class _Show:
         self._file: Path | None = options["report_file"]
         self._verbose: bool = options["verbose"]
         self._quiet: bool = options["quiet"]
-        self._places = [Path(options[k]) for k in ("source", "out", "target") if options.get(k) is not None]
+        given = [options[k] for k in ("source", "out", "target") if options.get(k) is not None]
+        self._places = [Path(p) for p in (*options.get("sources", ()), *given)]
+        self.written: Baseline | None = None
 
-    def run(self, work: Callable[[], Report], method: str) -> None:
+    def run(self, work: Callable[[], Any], method: str) -> NoReturn:
         from converter.errors import Eagle3Error, OutputError
 
         try:
@@ -320,56 +382,83 @@ class _Show:
             self._failed(problem)
             sys.exit(problem.exit_code)
         except KeyboardInterrupt:
-            fail(130, "interrupted; OUT is whole: as it was before, or new")
+            fail(130, self._interrupted)
         except OSError as problem:
             failure = OutputError(f"{problem.filename or 'the system'}: {problem.strerror or problem}")
             self._failed(failure)
             sys.exit(failure.exit_code)
-        code = 1 if report.outcome == "refused" else 0
+        code = self._code(report)
         if not (self._quiet and code == 0):
             with reader_may_leave():
-                getattr(self._printer(), method)(report)
+                self._print(report, method)
         sys.exit(code)
 
-    def _check_file(self) -> None:
-        """The report may not be written into what is read or written."""
-        if self._file is None:
-            return
-        from converter.errors import UsageError
-        from converter.report.files import WRITERS
+    _interrupted = "interrupted; OUT is whole: as it was before, or new"
 
-        if self._file.suffix not in WRITERS:
-            raise UsageError(f"--report {self._file}: reports are written as {', '.join(WRITERS)}")
-        if not self._file.parent.is_dir():
-            raise UsageError(f"--report {self._file}: there is no folder {self._file.parent}")
-        given = [Path(p) for p in (*self._options["mappings"], self._options.get("sample")) if p is not None]
+    def _code(self, report: Any) -> int:
+        return 1 if report.outcome == "refused" else 0
+
+    def _print(self, report: Any, method: str) -> None:
+        printer = self._printer()
+        getattr(printer, method)(report)
+        if report.held is not None and not self._quiet:
+            printer.held([report.held], self.written)
+
+    def _check_file(self) -> None:
+        """Neither a report nor a baseline may be written into what is read or written."""
+        from converter.errors import UsageError
+
+        if self._file is not None:
+            from converter.report.files import WRITERS
+
+            if self._file.suffix not in WRITERS:
+                raise UsageError(f"--report {self._file}: reports are written as {', '.join(WRITERS)}")
+            self._check_place(self._file, "--report", "write_baseline")
+        baseline = self._options.get("write_baseline")
+        if baseline is not None:
+            self._check_place(baseline, "--write-baseline")
+
+    def _check_place(self, written: Path, option: str, *more: str) -> None:
+        from converter.errors import UsageError
+
+        if not written.parent.is_dir():
+            raise UsageError(f"{option} {written}: there is no folder {written.parent}")
+        files = [self._options.get(name) for name in ("sample", "baseline", *more)]
+        given = [Path(p) for p in (*self._options["mappings"], *files) if p is not None]
         folders = [p if p.is_dir() else p.parent for p in self._places if p.exists()]
         given += [file for folder in folders for file in folder.iterdir()]  # links of a cache lead elsewhere
-        if self._file.resolve() in {p.resolve() for p in given}:
-            raise UsageError(f"--report {self._file}: this file is read by this run")
-        folder = self._file.resolve().parent
+        if written.resolve() in {p.resolve() for p in given}:
+            raise UsageError(f"{option} {written}: this file is read or written by this run")
+        folder = written.resolve().parent
         for place in (p for p in self._places if not p.is_file()):
             used = place.resolve()
             if folder == used or used in folder.parents:
-                raise UsageError(f"--report {self._file}: {used} is read or written by this run")
+                raise UsageError(f"{option} {written}: {used} is read or written by this run")
 
     def _printer(self) -> Any:
         from converter.report.text import Printer
 
         return Printer(sys.stderr if self._as_json else sys.stdout, self._verbose, self._quiet)
 
-    def _write(self, report: Report) -> None:
-        if self._as_json:
-            from converter.report.document import as_json
+    def _document(self, report: Any) -> dict[str, Any]:
+        from converter.report.document import as_json
 
+        return as_json(report)
+
+    def _writers(self) -> Mapping[str, Callable[[Any], str]]:
+        from converter.report.files import WRITERS
+
+        return WRITERS
+
+    def _write(self, report: Any) -> None:
+        if self._as_json:
             with reader_may_leave():
-                click.echo(json.dumps(as_json(report), indent=2))
+                click.echo(json.dumps(self._document(report), indent=2))
         if self._file is not None:
             from converter.errors import OutputError
-            from converter.report.files import WRITERS
 
             try:
-                self._file.write_text(WRITERS[self._file.suffix](report), encoding="utf-8")
+                self._file.write_text(self._writers()[self._file.suffix](report), encoding="utf-8")
             except OSError as problem:
                 raise OutputError(f"cannot write {self._file}: {problem.strerror}") from problem
 
@@ -422,6 +511,63 @@ class _Show:
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("", total=total)
             yield lambda count: bar.advance(task, count)
+
+
+class _ShowSeveral(_Show):
+    """The same for several drafters."""
+
+    _interrupted = "interrupted"
+
+    def _code(self, report: Several) -> int:
+        return report.exit_code
+
+    def _print(self, report: Several, method: str) -> None:
+        from converter.report.several import SeveralPrinter, held_of
+
+        printer = SeveralPrinter(sys.stderr if self._as_json else sys.stdout, self._verbose, self._quiet)
+        printer.several(report.as_json())
+        if not self._quiet:
+            printer.held(held_of(report), self.written)
+
+    def _document(self, report: Several) -> dict[str, Any]:
+        return report.as_json()
+
+    def _writers(self) -> Mapping[str, Callable[[Several], str]]:
+        from converter.report.files import SEVERAL
+
+        return SEVERAL
+
+    @contextmanager
+    def each(self, names: Sequence[str]) -> Iterator[tuple[Callable[[int], None], Callable[[int], None], _Told]]:
+        """Hears which drafters are begun and done, and what a proof is at: a bar on a terminal, nothing elsewhere."""
+        if self._quiet or not sys.stderr.isatty():
+            yield (lambda index: None), (lambda index: None), (lambda what: None)
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        from converter.report.words import clean
+
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
+        # Without a thread that draws it: workers are forked meanwhile.
+        with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+            task = bar.add_task("", total=len(names))
+            doing: list[int] = []
+
+            def say(what: str = "") -> None:
+                named = clean(", ".join(names[index] for index in doing))
+                bar.update(task, description=f"{named}: {what}" if what else named, refresh=True)
+
+            def began(index: int) -> None:
+                doing.append(index)
+                say()
+
+            def ended(index: int) -> None:
+                doing.remove(index)
+                bar.advance(task)
+                say()
+
+            yield began, ended, say
 
 
 eagle3.add_command(sample_command)

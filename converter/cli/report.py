@@ -14,10 +14,11 @@ from converter.cli.common import CONTEXT, fail
 @click.option("-o", "--out", required=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="What to write: .html (one page, for people) or .md.")  # fmt: skip
 def report_command(file: Path, out: Path) -> None:
-    """Lay out a JSON report (of --report or --json) as a page or as Markdown."""
+    """Lay out a JSON report (of --report or --json), of one drafter or of several, as a page or as Markdown."""
     from converter.checkpoint.jsonfile import read_object
     from converter.errors import Eagle3Error
     from converter.report.files import LAYOUTS
+    from converter.report.several import SCHEMA
     from converter.rules.schema import check
 
     if out.suffix not in LAYOUTS:
@@ -28,7 +29,7 @@ def report_command(file: Path, out: Path) -> None:
         document = read_object(file)
     except Eagle3Error as problem:
         fail(problem.exit_code, str(problem))
-    wrong = check(document, "report")
+    wrong = check(document, "reports" if document.get("schema") == SCHEMA else "report")
     if wrong:
         fail(3, f"{file} is no report of eagle3-convert: {wrong[0]}")
     try:

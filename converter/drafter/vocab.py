@@ -66,7 +66,8 @@ def read_both_ways(d2t: NDArray[np.integer], t2d: NDArray[np.bool_] | None, voca
     for form in FORMS:
         ids = stored + np.arange(len(stored)) if form == "offsets" else stored
         inside = ids[(ids >= 0) & (ids < vocab_size)]
-        unique = np.unique(ids)
+        ordered = np.sort(ids)  # np.unique would import numpy.ma, which takes longer than all else here
+        repeated = int(np.count_nonzero(ordered[1:] == ordered[:-1]))
         outside = None
         if t2d is not None:
             reached = np.zeros(max(vocab_size, len(t2d)), dtype=bool)
@@ -74,7 +75,7 @@ def read_both_ways(d2t: NDArray[np.integer], t2d: NDArray[np.bool_] | None, voca
             marked = np.zeros_like(reached)
             marked[: len(t2d)] = t2d
             outside = int(np.count_nonzero(reached != marked)) + len(ids) - len(inside)
-        readings[form] = Reading(form, ids, len(ids) - len(inside), len(ids) - len(unique), outside)
+        readings[form] = Reading(form, ids, len(ids) - len(inside), repeated, outside)
     return readings
 
 

@@ -62,6 +62,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "embedding": drafter.embedding if drafter else "",
         "plan": report.plan.as_json() if report.plan else None,
         "findings": [f.as_json() for f in report.findings],
+        "baseline": report.held.as_json() if report.held is not None else None,
         "proof": proof_json(report),
         "output": {
             "folder": str(out),

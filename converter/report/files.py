@@ -8,7 +8,8 @@ from typing import Any
 
 from converter.errors import Eagle3Error
 from converter.pipeline import Report
-from converter.report import document, junit, sarif
+from converter.report import document, junit, sarif, several
+from converter.report.several import Several
 
 Document = Mapping[str, Any]
 
@@ -19,17 +20,19 @@ def _json(found: Document) -> str:
 
 def _html(found: Document) -> str:
     from converter.report.html.page import page
+    from converter.report.html.several import page_of_several
 
-    return page(found)
+    return page_of_several(found) if several.is_several(found) else page(found)
 
 
 def _markdown(found: Document) -> str:
-    from converter.report.markdown import markdown
+    from converter.report.markdown import markdown, markdown_of_several
 
-    return markdown(found)
+    return markdown_of_several(found) if several.is_several(found) else markdown(found)
 
 
-# Suffix -> the text of a report document (schemas/report.schema.json) or of an error (schemas/error.schema.json).
+# Suffix -> the text of a report document (schemas/report.schema.json), of one of several drafters
+# (schemas/reports.schema.json) or of an error (schemas/error.schema.json).
 LAYOUTS: Mapping[str, Callable[[Document], str]] = {".json": _json, ".html": _html, ".md": _markdown}
 
 
@@ -46,6 +49,18 @@ WRITERS: Mapping[str, Callable[[Report], str]] = {
     **{suffix: _of_report(lay) for suffix, lay in LAYOUTS.items()},
     ".sarif": lambda report: _json(sarif.as_sarif(report)),
     ".xml": junit.as_junit,
+}
+
+
+def _of_several(lay: Callable[[Document], str]) -> Callable[[Several], str]:
+    return lambda found: lay(several.as_json(found))
+
+
+# Suffix -> the text of a report of `validate` with several drafters.
+SEVERAL: Mapping[str, Callable[[Several], str]] = {
+    **{suffix: _of_several(lay) for suffix, lay in LAYOUTS.items()},
+    ".sarif": lambda found: _json(several.as_sarif(found)),
+    ".xml": several.as_junit,
 }
 
 # Suffix -> what is written where the command ended before there was a report.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from converter.errors import Eagle3Error, InputError
-from converter.findings import Finding
+from converter.findings import Finding, counts
 from converter.pipeline import Report
 from converter.report.explain import GROUPS, catalogue
 from converter.report.words import clean, mentions
@@ -23,7 +23,7 @@ _DRAFTER = "FTVACN"  # groups of findings about the drafter itself
 
 
 @dataclass(frozen=True)
-class _Case:
+class Case:
     """outcome: passed, failure, error or skipped; message for the last three, text for all"""
 
     name: str
@@ -33,23 +33,44 @@ class _Case:
     text: str = ""
 
 
+Suites = dict[str, list[Case]]
+
+
 def as_junit(report: Report) -> str:
     """Errors that stop are failures; allowed ones are skipped; warnings and notes pass, with what they say."""
-    suites = {"drafter": list(_drafter(report))}
-    for engine in report.engines:
-        suites[engine.requirement] = list(_engine(report, engine))
-    return _text(suites)
+    return _text(suites(report))
 
 
 def failure(problem: Eagle3Error) -> str:
     """One case that could not be run."""
+    return _text(failed(problem))
+
+
+def of_several(drafters: Iterable[tuple[str, Suites]]) -> str:
+    """A suite per drafter, by its name; what would be its suites are classes of cases."""
+    return _document(
+        (name, [(f"eagle3.{name}.{suite}", case) for suite, cases in suites.items() for case in cases])
+        for name, suites in drafters
+    )
+
+
+def suites(report: Report) -> Suites:
+    """The cases by suite: of the drafter, and of every engine release."""
+    found = {"drafter": list(_drafter(report))}
+    for engine in report.engines:
+        found[engine.requirement] = list(_engine(report, engine))
+    return found
+
+
+def failed(problem: Eagle3Error) -> Suites:
+    """The suites of a run that ended before there was a report."""
     finding = problem.finding if isinstance(problem, InputError) else None
     name = _title(finding) if finding is not None else "usage" if problem.exit_code == 2 else "output"
     text = _body([finding]) if finding is not None else str(problem)
-    return _text({"drafter": [_Case(name, "error", finding.code if finding else name, str(problem), text)]})
+    return {"drafter": [Case(name, "error", finding.code if finding else name, str(problem), text)]}
 
 
-def _drafter(report: Report) -> Iterator[_Case]:
+def _drafter(report: Report) -> Iterator[Case]:
     mine = [f for f in report.findings if f.code[0] in _DRAFTER or not report.engines]
     yield from _cases(mine)
     for group in _DRAFTER:
@@ -57,20 +78,20 @@ def _drafter(report: Report) -> Iterator[_Case]:
             yield _without_findings(group, report)
 
 
-def _without_findings(group: str, report: Report) -> _Case:
+def _without_findings(group: str, report: Report) -> Case:
     name = f"{group}: {GROUPS[group]}"
     if group == "N" and report.proof is None:
-        return _Case(name, "skipped", message="nothing was run (--sample FILE or --prove)")
+        return Case(name, "skipped", message="nothing was run (--sample FILE or --prove)")
     if group not in "F" and report.drafter is None:
-        return _Case(name, "skipped", message="not looked at: the drafter could not be read")
-    return _Case(name)
+        return Case(name, "skipped", message="not looked at: the drafter could not be read")
+    return Case(name)
 
 
-def _engine(report: Report, engine: EngineRelease) -> Iterator[_Case]:
+def _engine(report: Report, engine: EngineRelease) -> Iterator[Case]:
     """What stands in one release's way. A report of `convert` has all engines' findings together."""
     findings = report.verdicts.get(engine.requirement)
     if findings is None and report.plan is None and not _of_engines(report):
-        yield _Case("K: " + GROUPS["K"], "skipped", message="not looked at: the drafter is not in order")
+        yield Case("K: " + GROUPS["K"], "skipped", message="not looked at: the drafter is not in order")
         return
     if findings is None:
         findings = [
@@ -80,27 +101,28 @@ def _engine(report: Report, engine: EngineRelease) -> Iterator[_Case]:
         ]
     yield from _cases(findings)
     if not any(f.code[0] == "K" for f in findings):
-        yield _Case("K: " + GROUPS["K"])
+        yield Case("K: " + GROUPS["K"])
 
 
 def _of_engines(report: Report) -> list[Finding]:
     return [f for f in report.findings if f.code[0] not in _DRAFTER]
 
 
-def _cases(findings: Sequence[Finding]) -> Iterator[_Case]:
+def _cases(findings: Sequence[Finding]) -> Iterator[Case]:
     """A case per code, with every finding of it."""
     by_code: dict[str, list[Finding]] = {}
     for finding in findings:
         by_code.setdefault(finding.code, []).append(finding)
     for code, several in by_code.items():
         name, text = _title(several[0]), _body(several)
-        stopping = [f for f in several if f.severity == "error" and not f.allowed]
+        stopping = [f for f in several if counts(f)]
         if stopping:
-            yield _Case(name, "failure", code, "; ".join(f.message for f in stopping), text)
-        elif any(f.severity == "error" for f in several):
-            yield _Case(name, "skipped", message=f"allowed: {several[0].message}", text=text)
+            yield Case(name, "failure", code, "; ".join(f.message for f in stopping), text)
+        elif any(f.severity == "error" or f.accepted for f in several):
+            word = "accepted" if any(f.accepted for f in several) else "allowed"
+            yield Case(name, "skipped", message=f"{word}: {several[0].message}", text=text)
         else:
-            yield _Case(name, text=text)
+            yield Case(name, text=text)
 
 
 def _title(finding: Finding) -> str:
@@ -116,24 +138,29 @@ def _body(findings: Iterable[Finding]) -> str:
     return "\n\n".join(parts)
 
 
-def _text(suites: dict[str, list[_Case]]) -> str:
-    every = [case for cases in suites.values() for case in cases]
-    root = ElementTree.Element("testsuites", {"name": "eagle3-convert", **_counts(every)})
-    for name, cases in suites.items():
+def _text(suites: Suites) -> str:
+    return _document((name, [(f"eagle3.{name}", case) for case in cases]) for name, cases in suites.items())
+
+
+def _document(suites: Iterable[tuple[str, Sequence[tuple[str, Case]]]]) -> str:
+    """The XML of suites, whose cases have the name of their class beside them."""
+    suites = list(suites)
+    root = ElementTree.Element("testsuites", {"name": "eagle3-convert", **_counts([c for _, cs in suites for c in cs])})
+    for name, cases in suites:
         suite = ElementTree.SubElement(root, "testsuite", {"name": _legal(name), **_counts(cases)})
-        for case in cases:
-            _add(suite, case, f"eagle3.{name}")
+        for classname, case in cases:
+            _add(suite, case, classname)
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def _counts(cases: Sequence[_Case]) -> dict[str, str]:
-    count = {f"{outcome}s": sum(c.outcome == outcome for c in cases) for outcome in ("failure", "error")}
-    skipped = sum(c.outcome == "skipped" for c in cases)
+def _counts(cases: Sequence[tuple[str, Case]]) -> dict[str, str]:
+    count = {f"{outcome}s": sum(c.outcome == outcome for _, c in cases) for outcome in ("failure", "error")}
+    skipped = sum(c.outcome == "skipped" for _, c in cases)
     return {"tests": str(len(cases)), **{k: str(v) for k, v in count.items()}, "skipped": str(skipped), "time": "0"}
 
 
-def _add(suite: ElementTree.Element, case: _Case, classname: str) -> None:
+def _add(suite: ElementTree.Element, case: Case, classname: str) -> None:
     element = ElementTree.SubElement(suite, "testcase", classname=_legal(classname), name=_legal(case.name), time="0")
     if case.outcome != "passed":
         attributes = {"message": _legal(case.message), **({"type": case.kind} if case.kind else {})}

@@ -13,7 +13,9 @@ from converter.report.reading import (
     VERDICT_SYMBOLS,
     Document,
     Found,
+    baseline_words,
     between,
+    engine_columns,
     engine_name,
     findings,
     headline,
@@ -30,14 +32,44 @@ _SHOWN = 5  # other wirings
 
 def markdown(document: Document) -> str:
     """The whole text. `document` is valid by report.schema.json."""
-    found = findings(document)
-    lines = [f"## {_text(headline(document))}", ""]
-    if not is_error(document):
-        lines += [*_verdict(document), *_wiring(document), *_scores(document["proof"]), *_ranking(document["proof"])]
-    lines += _findings(found)
+    lines = [f"## {_text(headline(document))}", "", *_one(document)]
     if not is_error(document):
         lines += [*_launch(document), *_seal(document)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def markdown_of_several(document: Document) -> str:
+    """A table of all drafters, then each of them. `document` is valid by reports.schema.json."""
+    lines = [f"## {_text(document['headline'])}", "", *_summary(document)]
+    for row, one in zip(document["summary"], document["drafters"], strict=True):
+        lines += [f"### {_code(row['given'])}: {_text(headline(one))}", "", *_one(one)]
+    lines.append(f"Made with eagle3-convert {_text(document['tool']['version'])}.")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _one(document: Document) -> Iterator[str]:
+    """What is known of a drafter, below its headline."""
+    if not is_error(document):
+        yield from _verdict(document)
+        yield from _wiring(document)
+        yield from _scores(document["proof"])
+        yield from _ranking(document["proof"])
+    yield from _findings(findings(document))
+    if baseline_words(document):
+        yield from (_text(baseline_words(document)), "")
+
+
+def _summary(document: Document) -> Iterator[str]:
+    engines = engine_columns(document)
+    heads = ["drafter", "dialect", *(_text(engine_name(e)) for e in engines), "errors", "warnings", "accuracy"]
+    rows = []
+    for row in document["summary"]:
+        said = {e["engine"]: e["word"] for e in row["engines"]}
+        words = [f"{VERDICT_SYMBOLS[said[e]]} {said[e]}" if e in said else "–" for e in engines]
+        accuracy = "–" if row["accuracy"] is None else percent(row["accuracy"])
+        rows.append([_code(row["given"]), _text(row["dialect"] or "–"), *words, str(row["errors"]),
+                     str(row["warnings"]), accuracy])  # fmt: skip
+    yield from _table(heads, rows)
 
 
 def _verdict(document: Document) -> Iterator[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from converter.findings import SEVERITIES
+from converter.report.words import count
 from converter.transforms import MAP_OPERATIONS
 
 Document = Mapping[str, Any]
@@ -21,7 +22,7 @@ LEVELS: Mapping[str, str] = {
     "anchored": f"{_BEST}, and its layer labels are pinned to the target's own weights",
     "measured": f"{_BEST}, and it was captured from the target itself by this tool",
 }
-SYMBOLS = {"error": "✕", "warning": "!", "note": "i", "allowed": "○"}
+SYMBOLS = {"error": "✕", "warning": "!", "note": "i", "allowed": "○", "accepted": "○"}
 VERDICT_SYMBOLS = {"works": "✓", "works after conversion": "✓", "cannot": "✕", "unknown": "?", "not looked at": "–"}
 
 
@@ -39,7 +40,9 @@ class Found:
 
     @property
     def kind(self) -> str:
-        """Its severity, or "allowed"."""
+        """Its severity, or "allowed" or "accepted"."""
+        if self.finding.get("accepted"):
+            return "accepted"
         return "allowed" if self.finding["allowed"] else str(self.finding["severity"])
 
     @property
@@ -66,7 +69,8 @@ def findings(document: Document) -> list[Found]:
     rows = [("", f) for f in document["findings"]]
     for engine in document.get("engines", ()):
         rows += [(engine_name(engine["engine"]), f) for f in engine["findings"] if f not in document["findings"]]
-    rows.sort(key=lambda row: (row[1]["allowed"], SEVERITIES.index(row[1]["severity"])))
+    order = {severity: i for i, severity in enumerate(SEVERITIES)}
+    rows.sort(key=lambda row: (row[1]["allowed"] or row[1].get("accepted", False), order[row[1]["severity"]]))
     return [Found(finding, engine, number) for number, (engine, finding) in enumerate(rows, 1)]
 
 
@@ -97,6 +101,21 @@ def stopping(found: Sequence[Found]) -> list[Found]:
 def engine_name(requirement: str) -> str:
     """`sglang 0.5.23` of `sglang==0.5.23`."""
     return requirement.replace("==", " ")
+
+
+def baseline_words(document: Document) -> str:
+    """What a baseline took off; "" without one."""
+    held = document.get("baseline")
+    if held is None:
+        return ""
+    words = f"{count(held['accepted'], 'finding')} accepted by {held['file']}."
+    gone = [f"{key['code']} at {key['where'] or 'no place'} of {key['drafter']}" for key in held["gone"]]
+    return f"{words} No longer there: {'; '.join(gone)}." if gone else words
+
+
+def engine_columns(document: Document) -> list[str]:
+    """Of several drafters (reports.schema.json): the releases that any was held against, in the order given."""
+    return list(dict.fromkeys(e["engine"] for row in document["summary"] for e in row["engines"]))
 
 
 def spans(suits: Mapping[str, Any]) -> str:

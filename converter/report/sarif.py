@@ -6,7 +6,6 @@ Form: OASIS sarif-v2.1.0, sections 3.13 (log), 3.14 (run), 3.27 (result), 3.49 (
 from __future__ import annotations
 
 import hashlib
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from converter.baseline import HOW
 from converter.errors import Eagle3Error, InputError
 from converter.findings import Finding
 from converter.pipeline import Report, proof_json
@@ -24,7 +24,6 @@ from converter.source import Source
 from converter.version import __version__
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_HOW = re.compile(r" \((stated|default|derived|given|fixed)\)$")  # what checks append to a config key
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,29 @@ def failure(problem: Eagle3Error) -> dict[str, Any]:
     [invocation] = log["runs"][0]["invocations"]
     invocation["executionSuccessful"] = False
     invocation["toolExecutionNotifications"] = [{"level": "error", "message": {"text": clean(str(problem))}}]
+    return log
+
+
+def of_several(logs: Sequence[tuple[str, Mapping[str, Any]]], command: Sequence[str], exit_code: int) -> dict[str, Any]:
+    """The log of one run out of those of single drafters, by their names, which are in the properties of results."""
+    runs = [(given, run) for given, log in logs for run in log["runs"]]
+    rules = {rule["id"]: rule for _, run in runs for rule in run["tool"]["driver"]["rules"]}
+    log = _log([], None, command, exit_code, {"drafters": [{"drafter": g, **run["properties"]} for g, run in runs]})
+    [whole] = log["runs"]
+    codes = sorted(rules)
+    whole["tool"]["driver"]["rules"] = [rules[code] for code in codes]
+    for given, run in runs:
+        for result in run["results"]:
+            prints = {k: _digest(given, v) for k, v in result["partialFingerprints"].items()}
+            whole["results"].append({
+                **result,
+                "ruleIndex": codes.index(result["ruleId"]),
+                "partialFingerprints": prints,
+                "properties": {"drafter": clean(given), **result["properties"]},
+            })  # fmt: skip
+    told = [n for _, run in runs for n in run["invocations"][0].get("toolExecutionNotifications", ())]
+    if told:
+        whole["invocations"][0] |= {"executionSuccessful": False, "toolExecutionNotifications": told}
     return log
 
 
@@ -112,10 +134,9 @@ def _result(said: _Said, index: int, source: Source | None) -> dict[str, Any]:
         "partialFingerprints": {"finding/v1": _fingerprint(said)},
         "properties": {**{k: clean(v) for k, v in evidence.items() if v}, "fix": [clean(fix) for fix in f.fix]},
     }
-    if f.allowed:
-        result["suppressions"] = [
-            {"kind": "external", "status": "accepted", "justification": f"--allow {f.caused_by or f.code}"}
-        ]
+    if f.allowed or f.accepted:
+        by = f"--allow {f.caused_by or f.code}" if f.allowed else "--baseline"
+        result["suppressions"] = [{"kind": "external", "status": "accepted", "justification": by}]
     return result
 
 
@@ -132,7 +153,11 @@ def _message(said: _Said) -> str:
 def _fingerprint(said: _Said) -> str:
     """The same for the same fault in a later run, whatever numbers its message holds."""
     f = said.finding
-    return hashlib.sha256("\0".join((f.code, f.where, said.engine)).encode(errors="replace")).hexdigest()[:32]
+    return _digest(f.code, f.where, said.engine)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:32]
 
 
 # --- where --------------------------------------------------------------------------------------------------
@@ -140,7 +165,7 @@ def _fingerprint(said: _Said) -> str:
 
 def _locations(f: Finding, source: Source | None) -> list[dict[str, Any]]:
     """A file of the drafter, and in it the config keys or tensors that the finding is about."""
-    where = _HOW.sub("", f.where)
+    where = HOW.sub("", f.where)
     if source is None:
         return [_location(Path(where), ())] if where and Path(where).exists() else []
     config = source.folder / "config.json"

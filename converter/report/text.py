@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
 from converter import seal
+from converter.baseline import Baseline, Held, gone
 from converter.drafter.points import describe_points
 from converter.errors import Eagle3Error, InputError
-from converter.findings import Finding, stops
+from converter.findings import Finding, counts, stops
 from converter.pipeline import Report
 from converter.plan import TensorPlan
 from converter.report.document import launch_lines
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _WIDTH = 110
+_GONE = 5  # entries of a baseline that no longer occur, shown without -v
 
 
 class _Console(Console):
@@ -70,8 +72,8 @@ class Printer:
     def _refusal(self, report: Report) -> None:
         self._line(headline(report), "bold red")
         self._findings(report.findings)
-        errors = sum(f.severity == "error" and not f.allowed for f in report.findings)
-        warnings = sum(f.severity == "warning" for f in report.findings)
+        errors = sum(counts(f) for f in report.findings)
+        warnings = sum(f.severity == "warning" and not f.accepted for f in report.findings)
         nothing = "" if report.request.out is None else " Nothing was written."
         self._line(f"\n{count(errors, 'error')}, {count(warnings, 'warning')}.{nothing}")
 
@@ -210,6 +212,30 @@ class Printer:
         for engine in able:
             self._line("  " + shlex.join(convert_command(report, engine.requirement)))
 
+    def held(self, held: Sequence[Held], written: Baseline | None = None) -> None:
+        """What a baseline took off, or what one that was just written holds."""
+        if not held:
+            return
+        file, accepted, lost = held[0].file, sum(h.accepted for h in held), gone(held)
+        self._gap()
+        if written is not None:
+            self._line(f"wrote {file}: {count(len(written.counts), 'entry', 'entries')}")
+        else:
+            shown = "" if self.verbose or not accepted else " (-v shows them)"
+            self._line(f"{count(accepted, 'finding')} accepted by {file}{shown}")
+        if lost:
+            drop = "dropped" if written is not None else f"--write-baseline {shlex.quote(str(file))} drops them"
+            occur = "no longer occurs" if len(lost) == 1 else "no longer occur"
+            self._line(f"{count(len(lost), 'entry', 'entries')} of {file} {occur} ({drop}):", "yellow")
+            for key in lost[: None if self.verbose else _GONE]:
+                self._line(f"  {key}", "dim")
+            if len(lost) > _GONE and not self.verbose:
+                self._line(f"  and {len(lost) - _GONE} more (-v)", "dim")
+        never = dict.fromkeys(code for h in held for code in h.never)
+        if never:
+            why = "nothing right could be written, or what comes after would go unseen"
+            self._line(f"no baseline can accept {', '.join(never)}: {why}", "yellow")
+
     def _search(self, report: Report, search: Judgement) -> None:
         """What a search of the wiring found: the best, and the others against it."""
         declared = report.declared
@@ -255,13 +281,16 @@ class Printer:
 
     def _findings(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
+            if finding.accepted and not self.verbose:
+                continue
             if finding.severity == "error" or not self.quiet:
                 self._finding(finding)
 
     def _finding(self, f: Finding) -> None:
-        label = f"{'allowed' if f.allowed else f.severity} {f.code}"
+        let_through = "allowed" if f.allowed else "accepted" if f.accepted else ""
+        label = f"{let_through or f.severity} {f.code}"
         self._gap()
-        self._hang(label, f.message, "dim" if f.allowed else _STYLES[f.severity])
+        self._hang(label, f.message, "dim" if let_through else _STYLES[f.severity])
         for name, text in (("where", f.where), ("found", f.found), ("expected", f.expected)):
             if text and text not in f.message:
                 self._hang("", f"{name} {text}", indent=len(label), style="dim")
@@ -271,7 +300,7 @@ class Printer:
         for fix in [fix for fix in f.fix if fix not in self._said]:
             self._said.add(fix)
             self._hang("", f"-> {fix}", indent=len(label), style="green")
-        if f.severity == "error" and not f.allowed:
+        if f.severity == "error" and not let_through:
             self._hang("", f"more: eagle3 explain {f.code}", indent=len(label), style="dim")
 
     def _grid(self, rows: Iterable[tuple[str, str]]) -> None:

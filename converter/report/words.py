@@ -49,9 +49,9 @@ def command_text(environment: Mapping[str, str], command: list[str]) -> str:
     return " \\\n      ".join(["  " + " ".join([*words, *head]), *lines])
 
 
-def count(n: int, noun: str) -> str:
+def count(n: int, noun: str, plural: str = "") -> str:
     """`1 tensor`, `16 tensors`."""
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+    return f"{n} {noun}" if n == 1 else f"{n} {plural or noun + 's'}"
 
 
 def mentions(message: str, release: str) -> bool:

@@ -8,6 +8,7 @@ the engine would silently do wrong.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache, partial
@@ -26,6 +27,7 @@ from converter.rules.fields import IdMeaning, SpecReading, has_field, lay_flat, 
 from converter.rules.names import first_match, translate, translate_back
 from converter.rules.targets import TargetRule, target_rule
 
+_NAME = re.compile(r"[A-Za-z][\w.-]*")
 _EXPECTED = (
     "--engine {!r}: expected NAME, NAME==RELEASE or NAME>=RELEASE, such as sglang==0.5.23; for several engines give "
     "the option several times"
@@ -391,6 +393,8 @@ def resolve(requirement: str) -> list[EngineRelease]:
 
     Raises UsageError: unknown engine, older than known, or a range that holds no known release.
     """
+    if _NAME.fullmatch(requirement):
+        return [_release(requirement, known_releases(requirement)[-1])]
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.version import Version
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.resources
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,9 @@ if TYPE_CHECKING:
     from importlib.abc import Traversable
     from pathlib import Path
 
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
+
 PACKAGE = "converter.mappings"
 
 
@@ -27,11 +29,14 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     """Safe YAML in which a key given twice is an error: the last one would win silently."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} appears twice", node.start_mark)
+        pairs = list(node.value)
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        if not len(mapping) == len(pairs) == len(node.value):  # a key is there twice, or others were merged in
+            keys = [self.construct_object(key, deep=True) for key, _ in pairs]
+            for key in keys:
+                if keys.count(key) > 1:
+                    why = f"the key {key!r} appears twice"
+                    raise yaml.constructor.ConstructorError(None, None, why, node.start_mark)
         return mapping
 
 
@@ -70,8 +75,7 @@ def load(kind: str, name: str) -> Mapping[str, Any]:
 
 def _combined(document: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
     """The user's keys over the built-in ones; blocks and target rows of both count, the user's last and first."""
-    combined = {k: deepcopy(v) for k, v in document.items()}
-    _merge(combined, {k: v for k, v in added.items() if k not in ("releases", "targets")})
+    combined = _merged(document, {k: v for k, v in added.items() if k not in ("releases", "targets")})
     for key in ("releases", "targets"):
         if key in document or key in added:
             more = added.get(key, [])
@@ -135,9 +139,24 @@ def parse(text: bytes, where: str) -> Mapping[str, Any]:
 @lru_cache(maxsize=8192)
 def covers(specifier: str, release: str) -> bool:
     """True where `release` lies in the PEP 440 range `specifier` (pre- and post-releases count)."""
+    return _range(specifier).contains(_version(release), prereleases=True)
+
+
+@lru_cache(maxsize=1024)
+def _range(specifier: str) -> SpecifierSet:
     from packaging.specifiers import SpecifierSet
 
-    return SpecifierSet(specifier).contains(release, prereleases=True)
+    return SpecifierSet(specifier)
+
+
+@lru_cache(maxsize=1024)
+def _version(release: str) -> Version | str:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(release)
+    except InvalidVersion:
+        return release
 
 
 def for_release(
@@ -163,27 +182,29 @@ def blocks_for(
 
 def with_blocks(document: Mapping[str, Any], blocks: Sequence[int]) -> dict[str, Any]:
     """The base with these blocks of `releases` merged over it in order."""
-    merged = {k: deepcopy(v) for k, v in document.items() if k != "releases"}
+    merged = {k: v for k, v in document.items() if k != "releases"}
     for i in blocks:
-        _merge(merged, {k: v for k, v in document["releases"][i].items() if k not in ("range", "when")})
+        block = document["releases"][i]
+        merged = _merged(merged, {k: v for k, v in block.items() if k not in ("range", "when")})
     return merged
 
 
 def with_changes(rules: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """The rules with more merged over them, as a block of `releases` is."""
-    merged = {k: deepcopy(v) for k, v in rules.items()}
-    _merge(merged, changes)
-    return merged
+    return _merged(rules, changes)
 
 
-def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """A new mapping; what it has unchanged it shares with those it was made of, so nobody may change rules in place."""
+    merged = dict(base)
     for key, value in over.items():
         if value is None:
-            base.pop(key, None)
-        elif isinstance(value, Mapping) and isinstance(base.get(key), dict) and not _replaces(value):
-            _merge(base[key], value)
+            merged.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(merged.get(key), dict) and not _replaces(value):
+            merged[key] = _merged(merged[key], value)
         else:
-            base[key] = deepcopy(value)
+            merged[key] = value
+    return merged
 
 
 def _replaces(rule: Mapping[str, Any]) -> bool:

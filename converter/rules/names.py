@@ -21,6 +21,8 @@ def _regex(pattern: str) -> re.Pattern[str]:
 
 def match(pattern: str, name: str) -> dict[str, str] | None:
     """The indexes in `name` by placeholder, or None where it does not fit."""
+    if "{" not in pattern:
+        return {} if pattern == name else None
     found = _regex(pattern).fullmatch(name)
     return found.groupdict() if found else None
 

@@ -75,7 +75,9 @@ def _rule(engine: str, release: str, architecture: str, state: int) -> TargetRul
 
 def architectures(engine: str, release: str) -> list[str]:
     """Every class that the release can use as a target; "*" among them where others are not ruled out."""
-    return sorted(a for a in _table(engine) if target_rule(engine, release, a))
+    table = _table(engine)
+    own = {a for a, rows in table.items() if any(loading.covers(row["releases"], release) for row in rows)}
+    return sorted(table if ANY in own else own)
 
 
 def capturing_releases(

@@ -21,6 +21,7 @@ from converter.report.reading import (
     VERDICT_SYMBOLS,
     Document,
     Found,
+    baseline_words,
     engine_name,
     findings,
     headline,
@@ -34,28 +35,33 @@ from converter.report.reading import (
 from converter.report.words import count, launch_text, mentions, size
 from converter.rules.engine import STANDINGS
 
-_KINDS = {"works": "good", "works after conversion": "good", "cannot": "error"}
+KINDS = {"works": "good", "works after conversion": "good", "cannot": "error"}
 Section = tuple[str, str, list[Any]]  # id, heading, content
 
 
 def page(document: Document) -> str:
     """The whole file. `document` is valid by report.schema.json."""
     found = findings(document)
-    sections = [s for s in _sections(document, found) if s[2]]
+    sections = [s for s in sections_of(document, found) if s[2]]
     links = [el("a", heading, href=f"#{name}") for name, heading, _ in sections]
     parts = [el("section", el("h2", heading), content, id=name) for name, heading, content in sections]
     body = el(
         "body",
-        el("header", _verdict(document, found), el("nav", links) if len(links) > 1 else None),
+        el("header", verdict_part(document, found), el("nav", links) if len(links) > 1 else None),
         el("main", parts),
         _footer(document),
     )
-    return "<!DOCTYPE html>\n" + el("html", _head(document), "\n", body, lang="en") + "\n"
-
-
-def _head(document: Document) -> Markup:
-    style = importlib.resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8")
     subject = "" if is_error(document) else f"{document['input']['given']}: "
+    return html(f"{subject}{headline(document)}", body)
+
+
+def html(title: str, body: Markup) -> str:
+    """The file of a body."""
+    return "<!DOCTYPE html>\n" + el("html", _head(title), "\n", body, lang="en") + "\n"
+
+
+def _head(title: str) -> Markup:
+    style = importlib.resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8")
     return el(
         "head",
         el("meta", charset="utf-8"),
@@ -64,12 +70,13 @@ def _head(document: Document) -> Markup:
         # Nothing is loaded and nothing is run, whatever a report holds.
         el("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
         el("meta", name="referrer", content="no-referrer"),
-        el("title", subject, headline(document)),
+        el("title", title),
         el("style", raw(style)),
     )
 
 
-def _sections(document: Document, found: Sequence[Found]) -> list[Section]:
+def sections_of(document: Document, found: Sequence[Found]) -> list[Section]:
+    """What is below the verdict, in order."""
     if is_error(document):
         return [("findings", "What to do", [finding_article(f) for f in found])]
     proof = document["proof"]
@@ -78,7 +85,14 @@ def _sections(document: Document, found: Sequence[Found]) -> list[Section]:
         ("accuracy", "Accuracy", accuracy_section(proof)),
         ("ranking", "Other wirings", ranking_section(proof)),
         ("changes", "What the conversion changes", changes_section(document)),
-        ("findings", "Findings", [finding_article(f) for f in found] or [el("p", "None.")]),
+        (
+            "findings",
+            "Findings",
+            [
+                *([el("p", baseline_words(document), class_="soft")] if baseline_words(document) else []),
+                *([finding_article(f) for f in found] or [el("p", "None.")]),
+            ],
+        ),
         ("seal", "Seal", seal_section(document)),
     ]
 
@@ -86,9 +100,10 @@ def _sections(document: Document, found: Sequence[Found]) -> list[Section]:
 # --- verdict ------------------------------------------------------------------------------------------------
 
 
-def _verdict(document: Document, found: Sequence[Found]) -> list[Any]:
+def verdict_part(document: Document, found: Sequence[Found], heading: str = "h1") -> list[Any]:
+    """The outcome under a heading, each engine's, how far it is proved, what to type."""
     if is_error(document):
-        return [el("p", "eagle3-convert", class_="kicker"), el("h1", sign("error", "✕"), headline(document))]
+        return [el("p", "eagle3-convert", class_="kicker"), el(heading, sign("error", "✕"), headline(document))]
     bad = document["outcome"] == "refused"
     given, target = document["input"], document["target"]
     release = f" {given['release']}" if given["release"] else ""
@@ -109,7 +124,7 @@ def _verdict(document: Document, found: Sequence[Found]) -> list[Any]:
     stops = [f for f in stopping(found) if f.code not in by_engine] if bad else []
     return [
         el("p", "eagle3-convert ", document.get("task", "report"), class_="kicker"),
-        el("h1", sign("error" if bad else "good", "✕" if bad else "✓"), headline(document)),
+        el(heading, sign("error" if bad else "good", "✕" if bad else "✓"), headline(document)),
         [
             [
                 el("p", el("a", f.code, href=f"#{f.anchor}"), " ", f.finding["message"]),
@@ -142,7 +157,7 @@ def _engine(document: Document, engine: Mapping[str, Any], found: Sequence[Found
     if known:
         why.append(el("p", known, class_="soft small"))
     command = el("pre", shlex.join(said["command"])) if said["command"] else None
-    words = el("span", sign("", VERDICT_SYMBOLS[word]), word, class_=_KINDS.get(word, "note"))
+    words = el("span", sign("", VERDICT_SYMBOLS[word]), word, class_=KINDS.get(word, "note"))
     return el("li", el("b", name), el("div", words, why), command)
 
 

@@ -64,7 +64,7 @@ def _operation(operation: Mapping[str, Any]) -> str:
 
 def finding_article(found: Found) -> Markup:
     f = found.finding
-    kind = "allowed" if f["allowed"] else f["severity"]
+    kind = found.kind
     head = el("h3", sign("", SYMBOLS[kind]), f"{kind} {found.code}", el("span", f["message"], class_="plain"))
     facts = [(name, f[name]) for name in ("where", "found", "expected") if f[name]]
     if found.engine:

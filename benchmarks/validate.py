@@ -1,0 +1,147 @@
+"""Times `eagle3-validate` beside Python's own start and that of numpy, in one run.
+
+    python benchmarks/validate.py                    the Kimi-K2.5 shape (make bench)
+    python benchmarks/validate.py --rounds 20
+
+The drafter has the header, config and vocabulary map of a real one; the rest of its 4.6 GB is a hole in a sparse file,
+which static checks do not read, so nothing of that size is written. Every round runs every command once, in turn, each
+in a process of its own. The result goes to stdout as Markdown, progress to stderr. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from convert import ENVIRONMENT, PACKAGES, POINTS, ROOT, TARGET, Measured, Shape, machine, nbytes_of, say, version_of
+
+KIMI = Shape(7168, 18432, 64, 163840, 32000, True, POINTS)
+SEVERAL = 4
+SKIPPED = "--no-scan"  # reads every weight, where a release does that; what is timed here is all else
+
+
+def write_sparse(folder: Path, shape: Shape) -> Path:
+    """Write config.json and model.safetensors, a hole but for the header and the vocabulary map."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(shape.config(), indent=2), encoding="utf-8")
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    cursor = 0
+    for name, (dtype, size) in shape.tensors().items():
+        end = cursor + nbytes_of(dtype, size)
+        header[name] = {"dtype": dtype, "shape": size, "data_offsets": [cursor, end]}
+        cursor = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    kept = sorted(random.Random(0).sample(range(shape.vocab), shape.draft_vocab))
+    marks = bytearray(shape.vocab)
+    for full in kept:
+        marks[full] = 1
+    offsets = b"".join((full - draft).to_bytes(8, "little") for draft, full in enumerate(kept))
+    with (folder / "model.safetensors").open("xb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        start = file.tell()
+        for name, data in (("d2t", offsets), ("t2d", bytes(marks))):
+            file.seek(start + header[name]["data_offsets"][0])
+            file.write(data)
+        file.truncate(start + cursor)
+    return folder
+
+
+def write_target(folder: Path, shape: Shape) -> Path:
+    """A bare config.json, as --target takes it."""
+    text = {
+        "model_type": "deepseek_v3",
+        "num_hidden_layers": 61,
+        "hidden_size": shape.hidden,
+        "vocab_size": shape.vocab,
+    }
+    file = folder / "config.json"
+    folder.mkdir()
+    file.write_text(json.dumps({"architectures": [TARGET], "model_type": "kimi_k25", "text_config": text}))
+    return file
+
+
+def commands(drafter: Path, target: Path) -> dict[str, Measured]:
+    python = sys.executable
+    validate = (python, "-m", "converter", "validate")
+    help_text = subprocess.run([*validate, "--help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    skip = (SKIPPED,) if SKIPPED in help_text else ()
+    shown = " ".join(("eagle3-validate DRAFTER", *skip))
+    return {
+        "pass": Measured("python", "python -c pass", (python, "-c", "pass")),
+        "numpy": Measured("numpy", "python -c 'import numpy'", (python, "-c", "import numpy")),
+        "help": Measured("--help", "eagle3-validate --help", (*validate, "--help")),
+        "validate": Measured("validate", shown, (*validate, str(drafter), *skip)),
+        "target": Measured(
+            "validate --target",
+            f"{shown} --target config.json",
+            (*validate, str(drafter), *skip, "--target", str(target)),
+        ),
+        "several": Measured(
+            f"validate --target, {SEVERAL} drafters",
+            f"{shown} ... --target config.json, {SEVERAL} times the drafter",
+            (*validate, *[str(drafter)] * SEVERAL, *skip, "--target", str(target)),
+        ),
+    }
+
+
+def measure(all_commands: Mapping[str, Measured], rounds: int) -> None:
+    """Run each command `rounds` times in turn, once before that unmeasured: it compiles what is not yet compiled."""
+    for measured in all_commands.values():
+        subprocess.run(measured.command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=True)
+    for number in range(rounds):
+        for measured in all_commands.values():
+            measured.run()
+        say(f"round {number + 1} of {rounds}: {', '.join(f'{m.wall[-1]:.2f} s' for m in all_commands.values())}")
+
+
+def as_markdown(all_commands: Mapping[str, Measured], size: int, load: Sequence[float], rounds: int) -> str:
+    where = machine()
+    packages = ", ".join(f"{name} {version_of(name)}" for name in PACKAGES if version_of(name))
+    best = {key: min(m.wall) for key, m in all_commands.items()}
+    least = {key: min(m.cpu) for key, m in all_commands.items()}
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    on = f"{where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB, {where['system']}"
+    lines = [
+        f"- {today}, {on}; load average {load[0]:.1f} before, {load[1]:.1f} after",
+        f"- Python {platform.python_version()}, {packages}",
+        f"- a drafter of {size / 1e9:.2f} GB; {rounds} rounds",
+        "",
+        "| | min s | median s | CPU s | / python | / numpy | CPU / numpy | peak MB |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for key, m in all_commands.items():
+        median = sorted(m.wall)[len(m.wall) // 2]
+        lines.append(
+            f"| {m.title} | {best[key]:.2f} | {median:.2f} | {least[key]:.2f} | {best[key] / best['pass']:.1f} | "
+            f"{best[key] / best['numpy']:.2f} | {least[key] / least['numpy']:.2f} | {m.peak / 1e6:.0f} |"
+        )
+    lines += ["", *(f"- {m.title}: `{m.shown}`" for m in all_commands.values())]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where to work")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="eagle3-bench-", dir=options.folder.resolve()) as folder:
+        drafter = write_sparse(Path(folder) / "in", KIMI)
+        found = commands(drafter, write_target(Path(folder) / "target", KIMI))
+        before = os.getloadavg()[0]
+        measure(found, options.rounds)
+        print(as_markdown(found, KIMI.nbytes, (before, os.getloadavg()[0]), options.rounds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""A document of several drafters as a page: a table of all, then each, those in order folded."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from converter.report.html.element import Markup, el
+from converter.report.html.page import KINDS, html, sections_of, verdict_part
+from converter.report.html.parts import sign, table_of
+from converter.report.reading import (
+    VERDICT_SYMBOLS,
+    Document,
+    engine_columns,
+    engine_name,
+    findings,
+    headline,
+    percent,
+)
+
+_LEFT = ("changes", "seal")  # validate writes nothing
+
+
+def page_of_several(document: Document) -> str:
+    """The whole file. `document` is valid by reports.schema.json."""
+    bad = document["exit_code"] != 0
+    body = el(
+        "body",
+        el(
+            "header",
+            el("p", "eagle3-convert validate", class_="kicker"),
+            el("h1", sign("error" if bad else "good", "✕" if bad else "✓"), document["headline"]),
+            _summary(document),
+        ),
+        el("main", _drafters(document)),
+        _footer(document),
+    )
+    return html(document["headline"], body)
+
+
+def _summary(document: Document) -> Markup:
+    engines = engine_columns(document)
+    heads = ["drafter", "made by", *map(engine_name, engines), "errors", "warnings", "accuracy"]
+    rows = []
+    for number, row in enumerate(document["summary"], 1):
+        said = {e["engine"]: e["word"] for e in row["engines"]}
+        kind = "error" if row["exit_code"] else "good"
+        link = el("a", row["given"], href=f"#drafter-{number}", class_="mono")
+        accuracy = "–" if row["accuracy"] is None else percent(row["accuracy"])
+        rows.append([
+            [sign(kind, "✕" if row["exit_code"] else "✓"), link],
+            row["dialect"] or "–",
+            *(_word(said[e]) if e in said else "–" for e in engines),
+            row["errors"],
+            row["warnings"],
+            accuracy,
+        ])  # fmt: skip
+    return table_of(heads, rows, numbers=range(len(heads) - 3, len(heads)))
+
+
+def _word(word: str) -> Markup:
+    return el("span", f"{VERDICT_SYMBOLS[word]} {word}", class_=KINDS.get(word, "note"))
+
+
+def _drafters(document: Document) -> list[Markup]:
+    parts, before = [], 0
+    for number, (row, one) in enumerate(zip(document["summary"], document["drafters"], strict=True), 1):
+        # Findings are numbered through, so that each has a place of its own in the page.
+        found = [replace(f, number=f.number + before) for f in findings(one)]
+        before += len(found)
+        sections = [
+            el("section", el("h3", heading), content)
+            for name, heading, content in sections_of(one, found)
+            if content and name not in _LEFT
+        ]
+        whole = el(
+            "details",
+            el("summary", headline(one)),
+            verdict_part(one, found, "h3"),
+            sections,
+            open="" if row["exit_code"] else None,
+        )
+        parts.append(el("section", el("h2", row["given"]), whole, id=f"drafter-{number}"))
+    return parts
+
+
+def _footer(document: Mapping[str, Any]) -> Markup:
+    command = el("pre", shlex.join(document["command"])) if document["command"] else None
+    tool = document["tool"]
+    return el("footer", command, el("p", f"Made by {tool['name']} {tool['version']} from a report of the form ",
+                                    document["schema"], "."))  # fmt: skip
