@@ -191,7 +191,7 @@ class Checkpoint:
         except OSError as problem:
             raise unreadable(tensor.file, problem) from problem
         if len(data) != size:
-            raise self._changed(tensor.file)
+            raise self.changed(tensor.file)
         return np.frombuffer(data, dtype=dtype)
 
     def assert_unchanged(self) -> None:
@@ -202,10 +202,11 @@ class Checkpoint:
             except InputError:
                 same = False
             if not same:
-                raise self._changed(file)
+                raise self.changed(file)
 
     @staticmethod
-    def _changed(file: Path) -> InputError:
+    def changed(file: Path) -> InputError:
+        """F109: what to raise where `file` is not what it was."""
         return InputError(
             error(
                 "F109",

@@ -143,9 +143,10 @@ def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no
     is_flag=True,
     help="Search the sample for the wiring that the drafter was trained with: points, flags, vocabulary map.",
 )
+@click.option("--no-scan", is_flag=True, help="Do not read every weight to find NaN and infinity: faster.")
 @_options(*_OUTPUT)
 @VERSION
-def validate_command(find_wiring: bool, **options: Any) -> None:
+def validate_command(find_wiring: bool, no_scan: bool, **options: Any) -> None:
     """Check the drafter DRAFTER and say for each engine whether it can be served."""
     show = _Show(options)
 
@@ -153,7 +154,7 @@ def validate_command(find_wiring: bool, **options: Any) -> None:
         from converter.pipeline import validate
 
         with show.status() as told:
-            return validate(_request(options, find_wiring), told)
+            return validate(_request(options, find_wiring, scan=not no_scan), told)
 
     show.run(run, "validated")
 
