@@ -81,9 +81,9 @@ def _alike(values: NDArray[np.float64], axis: int) -> bool:
     import numpy as np
 
     means = np.square(values).mean(axis=axis)
-    spread = float(means.var(ddof=1)) * values.shape[axis] / 2
+    spread: float = float(means.var(ddof=1)) * values.shape[axis] / 2
     limit: float = 1 + _CHANCE * math.sqrt(2 / (len(means) - 1))
-    return spread <= limit
+    return bool(spread <= limit)
 
 
 def _gap(values: NDArray[np.floating], distribution: Callable[[Any], Any]) -> bool:

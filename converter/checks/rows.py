@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from converter.checkpoint.reader import Checkpoint
+from converter.checks.likeness import Elsewhere, elsewhere, kind_of_stranger, nearby
 from converter.drafter.drafter import Embedding
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.vocab import VocabularyMap
@@ -24,15 +25,28 @@ if TYPE_CHECKING:
 
 ROWS = 512  # rows compared, spread evenly over the table
 _RELATED = 0.5  # mean cosine: tables trained on from one another stay above it, unrelated ones are near 0
+_CLOSER = 0.25  # of the way from how close rows of different tokens are to being the same
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """equal of `compared` rows are the same up to the narrower dtype; cosine is the mean over the rows."""
+    """equal of `compared` rows are the same up to the narrower dtype.
+
+    cosine   the mean over the rows; others: of each row with that of another token
+    """
 
     equal: int
     compared: int
     cosine: float
+    others: float
+
+    @property
+    def by_token(self) -> bool:
+        """Whether rows of the same token are clearly closer than others: some tables have all rows in one direction."""
+        return self.cosine - self.others > _CLOSER * (1 - self.others)
+
+    def __str__(self) -> str:
+        return f"{self.equal} of {self.compared} rows equal, mean cosine {self.cosine:.2f}"
 
 
 def compare_rows(checkpoint: Checkpoint, name: str, ids: NDArray[np.integer] | None, table: RowTable) -> Likeness:
@@ -42,14 +56,24 @@ def compare_rows(checkpoint: Checkpoint, name: str, ids: NDArray[np.integer] | N
     count = checkpoint.tensors[name].info.shape[0]
     dtype = checkpoint.tensors[name].info.dtype
     picked = np.unique(np.linspace(0, count - 1, min(ROWS, count)).astype(np.int64))
-    equal, cosines = 0, []
+    equal, cosines, others = 0, [], []
+    before = None
     for row in picked.tolist():
         ours = as_float32(checkpoint.read(name, row), dtype)
         theirs = table.row(int(row if ids is None else ids[row]))
         equal += _same(ours, theirs, dtype)
-        norm = float(np.linalg.norm(ours) * np.linalg.norm(theirs))
-        cosines.append(float(ours @ theirs) / norm if norm else 0.0)
-    return Likeness(equal, len(picked), float(np.mean(cosines)))
+        cosines.append(_cosine(ours, theirs))
+        if before is not None:
+            others.append(_cosine(ours, before))
+        before = theirs
+    return Likeness(equal, len(picked), float(np.mean(cosines)), float(np.mean(others)) if others else 0.0)
+
+
+def _cosine(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+    import numpy as np
+
+    norm = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / norm if norm else 0.0
 
 
 def _same(ours: NDArray[np.float32], theirs: NDArray[np.float32], dtype: str) -> bool:
@@ -64,18 +88,25 @@ def _same(ours: NDArray[np.float32], theirs: NDArray[np.float32], dtype: str) ->
 
 
 def check_embedding(checkpoint: Checkpoint, name: str, table: RowTable) -> tuple[Embedding, list[Finding]]:
-    """Whether the drafter's own embedding is the target's, was trained further, or has nothing to do with it (T109)."""
+    """Whether the drafter's own embedding is the target's, was trained further, or has nothing to do with it (T109), or
+    with its tokens (T123)."""
     likeness = compare_rows(checkpoint, name, None, table)
     if likeness.equal == likeness.compared:
         return "target's", []
-    if likeness.cosine > _RELATED:
+    related = likeness.cosine > _RELATED
+    if related and likeness.by_token:
+        return "trained", []
+    found = elsewhere(checkpoint, name, None, table)
+    if found is not None:
+        return "unrelated", [_under_other_ids(name, likeness, found, table)]
+    if related:
         return "trained", []
     return "unrelated", [
         error(
             "T109",
             "the drafter's embedding has nothing to do with the target's",
             where=name,
-            found=f"{likeness.equal} of {likeness.compared} rows equal, mean cosine {likeness.cosine:.2f}",
+            found=f"{likeness}; {kind_of_stranger(checkpoint, name, table=True)}",
             expected=f"rows of {table.name}, as they are or trained further",
             why="it was exported at its random start, or belongs to another target",
             fix=("save the checkpoint with the trained embedding, or without one (engines take the target's)",),
@@ -83,20 +114,50 @@ def check_embedding(checkpoint: Checkpoint, name: str, table: RowTable) -> tuple
     ]
 
 
+def _under_other_ids(name: str, likeness: Likeness, found: Elsewhere, table: RowTable) -> Finding:
+    return error(
+        "T123",
+        "the drafter's embedding holds the target's rows under other ids",
+        where=name,
+        found=f"{likeness}; {found}",
+        expected=f"row i is row i of {table.name}, as it is or trained further",
+        why="an engine that keeps it reads every token as another",
+        fix=("save the checkpoint with the rows in the target's order, or without them (engines take the target's)",),
+    )
+
+
 def check_head(
     checkpoint: Checkpoint, name: str, vocab: VocabularyMap | None, table: RowTable, frozen: bool
 ) -> Iterator[Finding]:
-    """V210 where a trainer that freezes the head left other rows than the map names."""
-    likeness = compare_rows(checkpoint, name, None if vocab is None else vocab.ids, table)
-    if frozen and likeness.equal < likeness.compared:
+    """V210 where a trainer that freezes the head left other rows than the map names, T124 where one that may train it
+    left the rows of other tokens."""
+    ids = None if vocab is None else vocab.ids
+    likeness = compare_rows(checkpoint, name, ids, table)
+    if likeness.equal == likeness.compared:
+        return
+    if frozen:
+        found = None if likeness.by_token else elsewhere(checkpoint, name, ids, table)
+        kind = "" if likeness.by_token else f"; {found or kind_of_stranger(checkpoint, name, table=False)}"
         yield error(
             "V210",
             "the head's rows are not the target's rows that the map names",
             where=name,
-            found=f"{likeness.equal} of {likeness.compared} rows equal, mean cosine {likeness.cosine:.2f}",
+            found=f"{likeness}{kind}",
             expected="all: this trainer freezes the head, so row i is the target's head row of draft token i",
             why="map and head belong to different runs, or the target is another: the drafter names wrong tokens",
             fix=("give the target that it was trained for, or save map and weights of one run together",),
+        )
+        return
+    found = None if likeness.by_token else nearby(checkpoint, name, ids, table)
+    if found is not None:
+        yield error(
+            "T124",
+            "the head's rows are the target's of other tokens than the map names",
+            where=name,
+            found=f"{likeness}; {found}",
+            expected="row i is of draft token i",
+            why="the drafter names other tokens than it means: a healthy server that accepts nothing",
+            fix=("save map and head of one run together",),
         )
 
 
