@@ -462,7 +462,8 @@ def _values(report: Report) -> None:
     drafter = report.drafter
     if drafter is not None:
         known = frozenset({"embed_tokens.weight"} if drafter.embedding == "unrelated" else ())
-        _add(report, check_values(drafter.spec, drafter.checkpoint, drafter.tensors, known))
+        plain = {c: name for c, name in drafter.tensors.items() if c not in drafter.quantised}
+        _add(report, check_values(drafter.spec, drafter.checkpoint, plain, known))
 
 
 def _scan(report: Report, names: Sequence[str], served: str) -> None:

@@ -64,8 +64,8 @@ def check_values(
     """T115 all zeros, T116 one value, T117 partly zero, T118 there twice, T119 and T120 never trained, T121 norms that
     were not, T122 quantised numbers without their scale.
 
-    tensors  canonical name -> name in the checkpoint
-    known    canonical names of tensors that other findings say are not the drafter's (T109)
+    tensors  canonical name -> name in the checkpoint, quantised weights left out
+    known    canonical names of tensors that other findings say are not the drafter's (T109, T123)
     """
     weights, zero = _read(spec, checkpoint, tensors)
     if zero:
@@ -77,7 +77,7 @@ def check_values(
     yield from _partly_zero(spec, weights)
     yield from _repeated(spec, checkpoint, weights)
     yield from _raw_numbers(weights)
-    yield from _never_trained(weights, known)
+    yield from _never_trained(spec, weights, known)
 
 
 def _read(spec: DrafterSpec, checkpoint: Checkpoint, tensors: Mapping[str, str]) -> tuple[_Weights, list[str]]:
@@ -255,10 +255,10 @@ def _raw_numbers(weights: _Weights) -> Iterator[Finding]:
             )
 
 
-def _never_trained(weights: _Weights, known: frozenset[str]) -> Iterator[Finding]:
+def _never_trained(spec: DrafterSpec, weights: _Weights, known: frozenset[str]) -> Iterator[Finding]:
     starts = {c: start for c, start in weights.starts.items() if c not in known}
-    core = [c for c in weights.matrices if c.startswith("layers.0.")]
-    if core and all(c in starts for c in core):
+    core = [c for c, e in expected_tensors(spec).items() if c.startswith("layers.0.") and len(e.shape) == 2]
+    if all(c in starts for c in core):
         yield error(
             "T119",
             "the first decoder layer was never trained",
