@@ -373,7 +373,7 @@ def test_a_rope_base_that_may_not_have_been_used(tmp_path: Path) -> None:
 def test_fc_norm_and_a_wider_target_are_read(tmp_path: Path) -> None:
     def normed(tensors: dict[str, Any]) -> dict[str, Any]:
         return {**tensors, **{f"fc_norm.{j}.weight": torch.ones(96, dtype=torch.bfloat16) for j in range(3)},
-                "fc.weight": tensors["fc.weight"].repeat(1, 2)[:, :288].contiguous()}  # fmt: skip
+                "fc.weight": torch.cat([fc := tensors["fc.weight"], fc[:, :96].flip(0)], 1)}  # fmt: skip
 
     source = changed("specforge_hf", tmp_path / "in", {"fc_norm": True, "target_hidden_size": 96}, normed)
     report = check(source, target=None)
