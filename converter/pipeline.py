@@ -16,10 +16,12 @@ from converter.checkpoint.staging import Staging, normal, recover
 from converter.checkpoint.writer import WrittenFile
 from converter.checks.engine import CODES, compare
 from converter.checks.points import check_meaning, check_points
+from converter.checks.precision import check_precision, needs_cast
 from converter.checks.rows import check_embedding, check_head, recover_map, recovered
 from converter.checks.suits import Suits, suits
 from converter.checks.target import check_target
 from converter.checks.tensors import check_tensors
+from converter.checks.values import check_values
 from converter.drafter.drafter import Drafter, Embedding, Provenance
 from converter.drafter.points import as_option, describe_points
 from converter.drafter.quantised import quantised_weights
@@ -70,6 +72,7 @@ class Request:
     to        the dialect whose form is written; "" writes engines'
     engines   none: the newest SGLang where there is an OUT, the newest of every engine where there is none
     given     spec fields set by the user (--set), which outrank the config
+    scan      validate reads every weight once, to find values that are no numbers
     """
 
     source: str
@@ -88,6 +91,7 @@ class Request:
     force: bool = False
     dry_run: bool = False
     digest: bool = True
+    scan: bool = True
     command: tuple[str, ...] = ()
 
 
@@ -160,12 +164,16 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
     if not request.dry_run:
         recover(normal(request.out))
         check_out(request.out, request.source, request.force)
+    _values(report)
     if report.drafter is None or report.refused:
         return report
     assert report.source is not None
     planning = make_plan(report.drafter, report.engines, report.target, report.source, request.dtype)
     report.plan = planning.plan
     _add(report, planning.findings)
+    if report.plan is not None:  # writing finds values that are no numbers, but what a cast makes such is known before
+        narrowed = needs_cast(report.drafter.checkpoint, report.drafter.tensors, report.plan.spec.dtype)
+        _scan(report, list(report.drafter.tensors.values()) if request.dry_run else narrowed, report.plan.spec.dtype)
     if report.refused or report.plan is None:
         _prove(report, [], _unwritten(report, report.engines))  # what serving it all the same would cost
         return report
@@ -191,6 +199,9 @@ def validate(request: Request, told: Callable[[str], None] = _nobody) -> Report:
     if report.drafter is None:
         return report
     assert report.source is not None
+    _values(report)
+    if request.scan:
+        _scan(report, list(report.drafter.tensors.values()), report.drafter.spec.dtype)
     if report.refused:
         return report
     if request.wish.find_wiring:
@@ -447,6 +458,25 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
         frozenset(quantised),
         reading.carried if quantised else {},
     )
+
+
+def _values(report: Report) -> None:
+    """What some of the weights tell."""
+    drafter = report.drafter
+    if drafter is not None:
+        known = frozenset({"embed_tokens.weight"} if drafter.embedding == "unrelated" else ())
+        plain = {c: name for c, name in drafter.tensors.items() if c not in drafter.quantised}
+        _add(report, check_values(drafter.spec, drafter.checkpoint, plain, known))
+
+
+def _scan(report: Report, names: Sequence[str], served: str) -> None:
+    """What all weights of these names tell, for weights that are served in a dtype."""
+    drafter = report.drafter
+    assert drafter is not None
+    if names:
+        report.told("reading every weight")
+        as_they_are = frozenset(drafter.tensors[c] for c in drafter.quantised)
+        _add(report, check_precision(drafter.checkpoint, names, served, as_they_are))
 
 
 def _other_meaning(dialect: Dialect, reading: DialectReading, spec: DrafterSpec, target: Target) -> Iterable[Finding]:

@@ -249,7 +249,7 @@ def test_biases_of_attention_are_looked_for_where_the_config_has_them(tmp_path: 
 def test_yarn_is_trained_otherwise_by_automodel(tmp_path: Path) -> None:
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256, "rope_theta": 10000.0}
     report = check(changed("automodel_mla", tmp_path / "in", {"rope_parameters": yarn}), VLLM, **POINTS)
-    assert codes(report) == ["C213", "C216"]  # the target's rope is plain
+    assert codes(report) == ["C213", "C216", "T120"]  # the target's rope is plain; its attention was never trained
 
 
 def test_ids_of_a_torchspec_drafter_may_mean_either(tmp_path: Path) -> None:

@@ -8,18 +8,11 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from converter.checkpoint.finite import count_not_finite
 from converter.checkpoint.header import TensorInfo
 from converter.checkpoint.reader import preadinto
 
 _BLOCK = 1 << 20  # bytes digested at once: small enough for a core's cache, a multiple of every element's size
-
-# dtype -> how numpy reads its bits, and the exponent bits, which are all set in NaN and infinity only.
-_EXPONENTS: Mapping[str, tuple[str, int]] = {
-    "BF16": ("<u2", 0x7F80),
-    "F16": ("<u2", 0x7C00),
-    "F32": ("<u4", 0x7F800000),
-    "F64": ("<u8", 0x7FF0000000000000),
-}
 
 
 class Digester(threading.Thread):
@@ -106,14 +99,3 @@ class Digester(threading.Thread):
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or self._written >= position)
             return not self._stopped
-
-
-def count_not_finite(block: memoryview, dtype: str) -> int:
-    """How many values of a block are NaN or infinite; 0 for dtypes that have no such values here."""
-    if dtype not in _EXPONENTS:
-        return 0
-    import numpy as np
-
-    form, exponent = _EXPONENTS[dtype]
-    bits = np.bitwise_and(np.frombuffer(block, dtype=form), exponent)
-    return int(np.count_nonzero(bits == exponent)) if bits.size and bits.max() == exponent else 0

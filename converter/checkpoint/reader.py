@@ -163,7 +163,7 @@ class Checkpoint:
                         raise IndexError(f"{name} {list(shape)} has no part {index}")
                     file.seek(tensor.offset + index * size)
                     if file.readinto(into) != size:
-                        raise self._changed(tensor.file)
+                        raise self.changed(tensor.file)
         except OSError as problem:
             raise unreadable(tensor.file, problem) from problem
         return values.reshape(len(indexes), *shape[1:])
@@ -209,7 +209,7 @@ class Checkpoint:
         except OSError as problem:
             raise unreadable(tensor.file, problem) from problem
         if len(data) != size:
-            raise self._changed(tensor.file)
+            raise self.changed(tensor.file)
         return np.frombuffer(data, dtype=dtype)
 
     @staticmethod
@@ -230,10 +230,11 @@ class Checkpoint:
             except InputError:
                 same = False
             if not same:
-                raise self._changed(file)
+                raise self.changed(file)
 
     @staticmethod
-    def _changed(file: Path) -> InputError:
+    def changed(file: Path) -> InputError:
+        """F109: what to raise where `file` is not what it was."""
         return InputError(
             error(
                 "F109",

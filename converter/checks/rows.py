@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from converter.checkpoint.reader import Checkpoint
+from converter.checks.likeness import Elsewhere, elsewhere, kind_of_stranger, nearby
 from converter.drafter.drafter import Embedding
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.vocab import VocabularyMap
@@ -24,15 +25,28 @@ if TYPE_CHECKING:
 
 ROWS = 512  # rows compared, spread evenly over the table
 _RELATED = 0.5  # mean cosine: tables trained on from one another stay above it, unrelated ones are near 0
+_CLOSER = 0.25  # of the way from how close rows of different tokens are to being the same
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """equal of `compared` rows are the same up to the narrower dtype; cosine is the mean over the rows."""
+    """equal of `compared` rows are the same up to the narrower dtype.
+
+    cosine   the mean over the rows; others: of each row with that of another token
+    """
 
     equal: int
     compared: int
     cosine: float
+    others: float
+
+    @property
+    def by_token(self) -> bool:
+        """Whether rows of the same token are clearly closer than others: some tables have all rows in one direction."""
+        return self.cosine - self.others > _CLOSER * (1 - self.others)
+
+    def __str__(self) -> str:
+        return f"{self.equal} of {self.compared} rows equal, mean cosine {self.cosine:.2f}"
 
 
 def compare_rows(checkpoint: Checkpoint, name: str, ids: NDArray[np.integer] | None, table: RowTable) -> Likeness:
@@ -44,10 +58,19 @@ def compare_rows(checkpoint: Checkpoint, name: str, ids: NDArray[np.integer] | N
     picked = np.unique(np.linspace(0, count - 1, min(ROWS, count)).astype(np.int64))
     ours = as_float32(checkpoint.picked(name, picked.tolist()), dtype)
     theirs = table.picked((picked if ids is None else ids[picked]).tolist())
+    others = _cosines(ours[1:], theirs[:-1])
+    other = float(others.mean()) if len(others) else 0.0
+    return Likeness(int(_same(ours, theirs, dtype).sum()), len(picked), float(_cosines(ours, theirs).mean()), other)
+
+
+def _cosines(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Of each row of one with the same row of the other; 0 where a row is zero."""
+    import numpy as np
+
     with np.errstate(over="ignore", invalid="ignore"):  # of rows that are not finite
-        norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
-        cosines = np.divide((ours * theirs).sum(axis=1), norms, out=np.zeros_like(norms), where=norms != 0)
-    return Likeness(int(_same(ours, theirs, dtype).sum()), len(picked), float(cosines.mean()))
+        norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        cosines: NDArray[np.float32] = np.divide((a * b).sum(axis=1), norms, out=np.zeros_like(norms), where=norms != 0)
+    return cosines
 
 
 def _same(ours: NDArray[np.float32], theirs: NDArray[np.float32], dtype: str) -> NDArray[np.bool_]:
@@ -60,18 +83,25 @@ def _same(ours: NDArray[np.float32], theirs: NDArray[np.float32], dtype: str) ->
 
 
 def check_embedding(checkpoint: Checkpoint, name: str, table: RowTable) -> tuple[Embedding, list[Finding]]:
-    """Whether the drafter's own embedding is the target's, was trained further, or has nothing to do with it (T109)."""
+    """Whether the drafter's own embedding is the target's, was trained further, or has nothing to do with it (T109), or
+    with its tokens (T123)."""
     likeness = compare_rows(checkpoint, name, None, table)
     if likeness.equal == likeness.compared:
         return "target's", []
-    if likeness.cosine > _RELATED:
+    related = likeness.cosine > _RELATED
+    if related and likeness.by_token:
+        return "trained", []
+    found = elsewhere(checkpoint, name, None, table)
+    if found is not None:
+        return "unrelated", [_under_other_ids(name, likeness, found, table)]
+    if related:
         return "trained", []
     return "unrelated", [
         error(
             "T109",
             "the drafter's embedding has nothing to do with the target's",
             where=name,
-            found=f"{likeness.equal} of {likeness.compared} rows equal, mean cosine {likeness.cosine:.2f}",
+            found=f"{likeness}; {kind_of_stranger(checkpoint, name, table=True)}",
             expected=f"rows of {table.name}, as they are or trained further",
             why="it was exported at its random start, or belongs to another target",
             fix=("save the checkpoint with the trained embedding, or without one (engines take the target's)",),
@@ -79,20 +109,50 @@ def check_embedding(checkpoint: Checkpoint, name: str, table: RowTable) -> tuple
     ]
 
 
+def _under_other_ids(name: str, likeness: Likeness, found: Elsewhere, table: RowTable) -> Finding:
+    return error(
+        "T123",
+        "the drafter's embedding holds the target's rows under other ids",
+        where=name,
+        found=f"{likeness}; {found}",
+        expected=f"row i is row i of {table.name}, as it is or trained further",
+        why="an engine that keeps it reads every token as another",
+        fix=("save the checkpoint with the rows in the target's order, or without them (engines take the target's)",),
+    )
+
+
 def check_head(
     checkpoint: Checkpoint, name: str, vocab: VocabularyMap | None, table: RowTable, frozen: bool
 ) -> Iterator[Finding]:
-    """V210 where a trainer that freezes the head left other rows than the map names."""
-    likeness = compare_rows(checkpoint, name, None if vocab is None else vocab.ids, table)
-    if frozen and likeness.equal < likeness.compared:
+    """V210 where a trainer that freezes the head left other rows than the map names, T124 where one that may train it
+    left the rows of other tokens."""
+    ids = None if vocab is None else vocab.ids
+    likeness = compare_rows(checkpoint, name, ids, table)
+    if likeness.equal == likeness.compared:
+        return
+    if frozen:
+        found = None if likeness.by_token else elsewhere(checkpoint, name, ids, table)
+        kind = "" if likeness.by_token else f"; {found or kind_of_stranger(checkpoint, name, table=False)}"
         yield error(
             "V210",
             "the head's rows are not the target's rows that the map names",
             where=name,
-            found=f"{likeness.equal} of {likeness.compared} rows equal, mean cosine {likeness.cosine:.2f}",
+            found=f"{likeness}{kind}",
             expected="all: this trainer freezes the head, so row i is the target's head row of draft token i",
             why="map and head belong to different runs, or the target is another: the drafter names wrong tokens",
             fix=("give the target that it was trained for, or save map and weights of one run together",),
+        )
+        return
+    found = None if likeness.by_token else nearby(checkpoint, name, ids, table)
+    if found is not None:
+        yield error(
+            "T124",
+            "the head's rows are the target's of other tokens than the map names",
+            where=name,
+            found=f"{likeness}; {found}",
+            expected="row i is of draft token i",
+            why="the drafter names other tokens than it means: a healthy server that accepts nothing",
+            fix=("save map and head of one run together",),
         )
 
 

@@ -148,6 +148,7 @@ def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no
     is_flag=True,
     help="Search the sample for the wiring that the drafter was trained with: points, flags, vocabulary map.",
 )
+@click.option("--no-scan", is_flag=True, help="Do not read every weight to find NaN and infinity: faster.")
 @click.option("--baseline", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="Findings that were accepted: told, but not counted.")  # fmt: skip
 @click.option("--write-baseline", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
@@ -155,7 +156,12 @@ def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no
 @_options(*_OUTPUT)
 @VERSION
 def validate_command(
-    sources: tuple[str, ...], find_wiring: bool, baseline: Path | None, write_baseline: Path | None, **options: Any
+    sources: tuple[str, ...],
+    find_wiring: bool,
+    no_scan: bool,
+    baseline: Path | None,
+    write_baseline: Path | None,
+    **options: Any,
 ) -> None:
     """Check the drafter DRAFTER and say for each engine whether it can be served.
 
@@ -164,7 +170,7 @@ def validate_command(
     """
     options = {**options, "sources": sources, "baseline": baseline, "write_baseline": write_baseline}
     if len(sources) > 1:
-        _validate_several(options, find_wiring=find_wiring)
+        _validate_several(options, find_wiring=find_wiring, scan=not no_scan)
     show = _Show(options)
 
     def run() -> Report:
@@ -172,7 +178,8 @@ def validate_command(
 
         accepted = _baseline(options)
         with show.status() as told:
-            report = validate_against(accepted, _request({**options, "source": sources[0]}, find_wiring), told)
+            request = _request({**options, "source": sources[0]}, find_wiring, scan=not no_scan)
+            report = validate_against(accepted, request, told)
         show.written = _renew(accepted, [report.held] if report.held is not None else [])
         return report
 

@@ -155,7 +155,12 @@ def again(request: Request) -> tuple[str, ...]:
     for engine in request.engines:
         words += ["--engine", engine]
     words += convert_command(Report(request), "")[3:]
-    flags = {"--prove": wish.prove, "--find-wiring": wish.find_wiring, "--strict": request.strict}
+    flags = {
+        "--prove": wish.prove,
+        "--find-wiring": wish.find_wiring,
+        "--strict": request.strict,
+        "--no-scan": not request.scan,
+    }
     return (*words, *(flag for flag, given in flags.items() if given))
 
 
