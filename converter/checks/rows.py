@@ -63,13 +63,18 @@ def _same(ours: NDArray[np.float32], theirs: NDArray[np.float32], dtype: str) ->
     )
 
 
-def check_embedding(checkpoint: Checkpoint, name: str, table: RowTable) -> tuple[Embedding, list[Finding]]:
-    """Whether the drafter's own embedding is the target's, was trained further, or has nothing to do with it (T109)."""
+def check_embedding(
+    checkpoint: Checkpoint, name: str, table: RowTable, frozen: bool = False
+) -> tuple[Embedding, list[Finding]]:
+    """Whether the drafter's own embedding is the target's, was trained further, or has nothing to do with it (T109).
+
+    frozen   its trainer leaves it as the target's, so that one that was trained further is another target's (T130)
+    """
     likeness = compare_rows(checkpoint, name, None, table)
     if likeness.equal == likeness.compared:
         return "target's", []
     if likeness.cosine > _RELATED:
-        return "trained", []
+        return "trained", [_another_s(name, likeness, table)] if frozen else []
     return "unrelated", [
         error(
             "T109",
@@ -81,6 +86,18 @@ def check_embedding(checkpoint: Checkpoint, name: str, table: RowTable) -> tuple
             fix=("save the checkpoint with the trained embedding, or without one (engines take the target's)",),
         )
     ]
+
+
+def _another_s(name: str, likeness: Likeness, table: RowTable) -> Finding:
+    return warning(
+        "T130",
+        "the drafter's embedding is near this target's and not the same, though its trainer freezes it",
+        where=name,
+        found=f"{likeness.equal} of {likeness.compared} rows equal, mean cosine {likeness.cosine:.3f}",
+        expected=f"all, in {table.name} of the target that it was trained for",
+        why="it was trained for another fine-tune of this model, whose states and answers are others",
+        fix=("give the target that it was trained for, or measure on a sample: eagle3 sample --target TARGET",),
+    )
 
 
 def check_head(
