@@ -1,5 +1,5 @@
-"""Faults in config, tokens, target and shapes as reports describe them (docs/catalogue.md), each beside a sibling that is
-none; and what every healthy drafter shows."""
+"""Faults in config, tokens, target and shapes as reports describe them (docs/catalogue.md), each beside a sibling that
+is none; and what every healthy drafter shows."""
 
 from __future__ import annotations
 
@@ -135,6 +135,7 @@ SHAPES = [
     (EMBED, (500, 64), "12 rows fewer than vocab_size", "stop while loading"),
     (HEAD, (300, 64), "84 rows fewer than draft_vocab_size", "stop while loading"),
     (HEAD, (512, 64), "a row for every token of the target", "stop while loading"),
+    ("layers.0.mlp.up_proj.weight", (100, 64), "", "fill up with rows of zeros"),
     ("norm.weight", (64, 1), "2 axes instead of 1", "stop while loading"),
 ]
 
@@ -189,7 +190,7 @@ def test_a_number_of_layers_that_is_the_target_s(light: Path, tmp_path: Path) ->
 
 def test_a_head_that_is_the_target_s_is_told_how_to_be_saved(light: Path, tmp_path: Path) -> None:
     finding = one(read(copied("a_plain", tmp_path / "in", None, lambda w: w.pop(HEAD)), light), "T103")
-    assert "save its rows as lm_head.weight" in finding.fix[1]
+    assert "save those rows as lm_head.weight" in finding.fix[1]
     finding = one(read(copied("a_plain", tmp_path / "b", None, lambda w: w.pop("norm.weight")), light), "T103")
     assert len(finding.fix) == 1
 

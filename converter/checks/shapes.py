@@ -9,31 +9,35 @@ from converter.drafter.layout import Expected
 from converter.drafter.spec import DrafterSpec
 from converter.findings import Finding, error
 
-# vllm 0.33.0 model_executor/layers/linear.py:863,1320 and sglang 0.5.23 srt/layers/linear.py:980,1523 narrow to the
-# rows that they need; of a table of tokens both assert the number (vocab_parallel_embedding.py:515, :436).
-_CUT = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "gate_proj.weight", "up_proj.weight")
+# vllm 0.33.0 model_executor/parameter.py:169,193 and sglang 0.5.23 srt/layers/linear.py:868,1523 narrow to the rows that
+# they need, and sglang fills up gate and up (:862); of a table of tokens both assert the number
+# (vocab_parallel_embedding.py:515, :436).
+_FILLED = ("gate_proj.weight", "up_proj.weight")
+_CUT = ("q_proj.weight", "k_proj.weight", "v_proj.weight", *_FILLED)
 _TABLES = {"embed_tokens.weight": "vocab_size", "lm_head.weight": "draft_vocab_size"}
 
 
 def misshapen(canonical: str, stored: StoredTensor, expected: Expected, spec: DrafterSpec) -> Finding:
     """T104 of a tensor whose shape is not the expected one."""
     hints = list(_hints(canonical, stored.info.shape, expected.shape, spec))
-    surplus = canonical.endswith(_CUT) and _more_rows(stored.info.shape, expected.shape)
     return error(
         "T104",
         f"{stored.name} does not have the shape that the config implies",
         where=stored.name,
         found=str(list(stored.info.shape)) + (f": {'; '.join(hints)}" if hints else ""),
         expected=str(expected),
-        why="engines take the first rows and drop the others without a word"
-        if surplus
-        else "engines stop while loading",
+        why=_consequence(canonical, stored.info.shape, expected.shape),
         fix=("config.json and weights belong to different drafters, or a number in config.json is wrong",),
     )
 
 
-def _more_rows(found: tuple[int, ...], expected: tuple[int, ...]) -> bool:
-    return len(found) == len(expected) and found[1:] == expected[1:] and found[0] > expected[0]
+def _consequence(canonical: str, found: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    rows_alone = len(found) == len(expected) and found[1:] == expected[1:]
+    if rows_alone and canonical.endswith(_CUT) and found[0] > expected[0]:
+        return "engines take the first rows and drop the others without a word"
+    if rows_alone and canonical.endswith(_FILLED):
+        return "engines stop while loading, or fill up with rows of zeros without a word"
+    return "engines stop while loading"
 
 
 def _hints(canonical: str, found: tuple[int, ...], expected: tuple[int, ...], spec: DrafterSpec) -> Iterator[str]:

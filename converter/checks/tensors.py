@@ -121,8 +121,7 @@ def _layers_absent(spec: DrafterSpec, absent: list[int]) -> Finding:
 # Where something else was meant by leaving a tensor out.
 _NOT_STORED = {
     "lm_head.weight": (
-        "or, if the head was meant to be the target's (draft_vocab_size null) or the embedding (tie_word_embeddings), "
-        "save its rows as lm_head.weight: no two engines agree on either",
+        "or, if it was meant to be the target's head, or the embedding: save those rows as lm_head.weight",
     )
 }
 
