@@ -9,8 +9,8 @@ from converter.drafter.layout import Expected
 from converter.drafter.spec import DrafterSpec
 from converter.findings import Finding, error
 
-# vllm 0.33.0 model_executor/parameter.py:169,193 and sglang 0.5.23 srt/layers/linear.py:868,1523 narrow to the rows that
-# they need, and sglang fills up gate and up (:862); of a table of tokens both assert the number
+# vllm 0.33.0 model_executor/parameter.py:169,193 and sglang 0.5.23 srt/layers/linear.py:868,1523 narrow to the rows
+# that they need, and sglang fills up gate and up (:862); of a table of tokens both assert the number
 # (vocab_parallel_embedding.py:515, :436).
 _FILLED = ("gate_proj.weight", "up_proj.weight")
 _CUT = ("q_proj.weight", "k_proj.weight", "v_proj.weight", *_FILLED)
