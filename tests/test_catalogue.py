@@ -150,7 +150,7 @@ def test_a_shape_says_what_it_looks_like(
         "a_plain", tmp_path / "in", None, lambda w: w.update({tensor: torch.ones(shape, dtype=torch.bfloat16)})
     )
     finding = one(read(source, light), "T104")
-    assert finding.found.startswith(str(list(shape))) and looks in finding.found
+    assert finding.found == f"{list(shape)}" if not looks else looks in finding.found
     assert does in finding.why
 
 
@@ -163,6 +163,12 @@ def test_numbers_that_were_not_stated_are_said_to_be_assumed(light: Path, tmp_pa
     source = copied(SPECFORGE, tmp_path / "b", lambda c: c.update(draft_vocab_size=None))
     [head] = [f for f in read(source, light).findings if f.code == "T104"]
     assert "draft_vocab_size is not stated, so taken as 512" in head.found
+
+
+def test_only_what_reads_embedding_and_state_has_the_columns_of_a_plain_layer(light: Path, tmp_path: Path) -> None:
+    report = read(copied(SPECFORGE, tmp_path / "in", lambda c: c.update(head_dim=32)), light)
+    [output] = [f for f in report.findings if f.code == "T104" and "o_proj" in f.where]
+    assert output.found == "[64, 64]" and output.expected == "[64, 128] = [hidden 64, 4 heads x 32 columns]"
 
 
 def test_all_captured_states_in_fc_are_counted(light: Path, tmp_path: Path) -> None:

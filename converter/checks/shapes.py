@@ -19,7 +19,7 @@ _TABLES = {"embed_tokens.weight": "vocab_size", "lm_head.weight": "draft_vocab_s
 
 def misshapen(canonical: str, stored: StoredTensor, expected: Expected, spec: DrafterSpec) -> Finding:
     """T104 of a tensor whose shape is not the expected one."""
-    hints = list(_hints(canonical, stored.info.shape, expected.shape, spec))
+    hints = list(_hints(canonical, stored.info.shape, expected, spec))
     return error(
         "T104",
         f"{stored.name} does not have the shape that the config implies",
@@ -40,12 +40,12 @@ def _consequence(canonical: str, found: tuple[int, ...], expected: tuple[int, ..
     return "engines stop while loading"
 
 
-def _hints(canonical: str, found: tuple[int, ...], expected: tuple[int, ...], spec: DrafterSpec) -> Iterator[str]:
+def _hints(canonical: str, found: tuple[int, ...], expected: Expected, spec: DrafterSpec) -> Iterator[str]:
     """What the shape looks like, in words; nothing where it looks like nothing known."""
-    if len(found) != len(expected):
-        yield f"{len(found)} axes instead of {len(expected)}"
+    if len(found) != len(expected.shape):
+        yield f"{len(found)} axes instead of {len(expected.shape)}"
         return
-    rows, wanted = found[0], expected[0]
+    rows, wanted = found[0], expected.shape[0]
     if canonical in _TABLES and rows != wanted:
         yield from _table_rows(canonical, rows, wanted, spec)
     elif rows != wanted and rows % wanted == 0:
@@ -56,7 +56,7 @@ def _hints(canonical: str, found: tuple[int, ...], expected: tuple[int, ...], sp
         if not rest:
             read = "not stated, so taken as " if head.how == "derived" else ""
             yield f"{spec.num_attention_heads} heads of {width}, where head_dim is {read}{spec.head_dim}"
-    if canonical.startswith("layers.0.self_attn.") and found[1:] == (spec.hidden_size,) != expected[1:]:
+    if expected.why and found[1:] == (spec.hidden_size,):  # of those that take embedding and state side by side
         yield "the columns of a plain layer, which takes no embedding beside the state"
 
 
