@@ -351,7 +351,7 @@ def _unread_ids(
 ) -> list[Finding]:
     """A111 where the config names layers under a key in which this trainer writes none, so they are passed over."""
     if spec is None or spec.origins["capture_points"].how != "default" or not dialect.rules["recognise"]:
-        return []  # an engine that is read as a dialect bears no marks, and takes its default, which is what was asked for
+        return []  # an engine that is read as a dialect has no marks, and its default is what was asked for
     known = keys_read(dialect.rules["fields"])
     passed = [key for key in leaves(config) if key.endswith(_IDS) and key not in known and lookup(config, key)]
     if not passed:
