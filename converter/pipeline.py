@@ -18,9 +18,11 @@ from converter.checks.engine import CODES, compare
 from converter.checks.points import check_meaning, check_points
 from converter.checks.precision import check_precision, needs_cast
 from converter.checks.rows import check_embedding, check_head, recover_map, recovered
+from converter.checks.stray import check_stray_maps
 from converter.checks.suits import Suits, suits
-from converter.checks.target import check_target
+from converter.checks.target import check_target, check_target_folder
 from converter.checks.tensors import check_tensors
+from converter.checks.tokens import check_tokens
 from converter.checks.values import check_values
 from converter.drafter.drafter import Drafter, Embedding, Provenance
 from converter.drafter.points import as_option, describe_points
@@ -35,7 +37,15 @@ from converter.plan import Plan, make_plan
 from converter.proving import Wish, question_of, read_proof_sample, unwritten, written
 from converter.rules import loading
 from converter.rules.behaviours import POINTS
-from converter.rules.dialect import Dialect, DialectReading, Recognition, id_meaning, read, recognise
+from converter.rules.dialect import (
+    Dialect,
+    DialectReading,
+    Recognition,
+    id_meaning,
+    read,
+    recognise,
+    whose_tensors,
+)
 from converter.rules.engine import EngineRelease, nested, resolve
 from converter.rules.fields import lookup
 from converter.rules.forms import (
@@ -406,6 +416,17 @@ def _needed(form: TrainerForm, key: str) -> Finding:
 
 def _unrecognised(source: Source) -> Finding:
     keys = ", ".join(sorted(source.config)[:6])
+    fitting = whose_tensors(source.checkpoint.tensors)
+    named = source.config.get("architectures")
+    if fitting and isinstance(named, list) and named:
+        return error(
+            "F112",
+            f"the tensors are an EAGLE-3 drafter's, the class {named[0]!s:.60} in config.json is no known trainer's",
+            where=f"architectures in {source.folder / 'config.json'}",
+            expected="the class that its trainer writes",
+            why="a target's class, or an engine's, does not tell what the layer ids and flags mean",
+            fix=tuple(f"if it is a drafter of {title}: --dialect {name}" for name, title in fitting.items()),
+        )
     return error(
         "F112",
         "the config is of no dialect that is known here",
@@ -431,12 +452,13 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
     if embedding == "unknown" and weights is not None and weights.embedding is not None:
         own = reading.tensors["embed_tokens.weight"]
         if checkpoint.tensors[own].info.shape == (spec.vocab_size, weights.embedding.shape[1]):
-            embedding, faults = check_embedding(checkpoint, own, weights.embedding)
+            frozen = dialect.rules.get("embedding") == "frozen"
+            embedding, faults = check_embedding(checkpoint, own, weights.embedding, frozen)
             findings += faults
     fc = reading.tensors.get("fc.weight")
     stated = _stated_points(dialect, report.source)
     quantised = quantised_weights(checkpoint, reading.tensors)
-    findings += check_tensors(spec, checkpoint, reading.tensors, quantised, bool(reading.carried))
+    findings += check_tensors(spec, checkpoint, reading.tensors, quantised, reading.carried)
     findings += check_points(spec, checkpoint.tensors[fc].info.shape if fc else None, report.target, stated)
     other_meaning = list(_other_meaning(dialect, reading, spec, report.target))
     if report.request.wish.sample is None:
@@ -444,6 +466,10 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
     else:  # which may decide
         report.other_meaning, report.unlike = other_meaning, reading.unlike
     findings += check_target(spec, reading.provenance, report.target)
+    findings += check_target_folder(report.request.target)
+    findings += check_tokens(spec, vocab, report.target, report.source.folder, report.request.target)
+    if vocab is not None:
+        findings += check_stray_maps(report.source.folder, vocab, spec)
     if report.target.layers is None:
         findings.append(_depth_unknown(spec))
     _add(report, findings)
@@ -486,7 +512,7 @@ def _other_meaning(dialect: Dialect, reading: DialectReading, spec: DrafterSpec,
     usual = dialect.rules["ids"].get("default")
     other = points_of(rule, reading.stated_ids, target.layers)
     default = POINTS[usual](target.layers) if usual is not None and target.layers is not None else None
-    return check_meaning(spec, other, why, default, target.layers)
+    return check_meaning(spec, reading.stated_ids, other, why, default, target.layers)
 
 
 def _depth_unknown(spec: DrafterSpec) -> Finding:

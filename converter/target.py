@@ -14,6 +14,7 @@ from converter.errors import InputError
 from converter.findings import error
 from converter.hub import fetch, is_hub_id
 from converter.rules.behaviours import Unreadable, rope_parameters_first
+from converter.tokenizer import token_ids
 
 # Where multimodal wrappers keep the config of their language model.
 _TEXT_CONFIGS = ("text_config", "language_config", "llm_config")
@@ -71,7 +72,53 @@ def read_target(path: Path) -> Target:
         model_type=text["model_type"] if isinstance(text.get("model_type"), str) else "",
         norm_eps=next((e for k in _EPSILONS if (e := _small(text.get(k))) is not None), None),
         where=str(path if is_hub_id(str(path)) else file),
+        cache_width=_cache_width(text),
+        injected=_injected(config),
+        ends=token_ids(text.get("eos_token_id", config.get("eos_token_id"))),
+        rotated=_rotated(config, text),
     )
+
+
+def _cache_width(text: Mapping[str, Any]) -> int | None:
+    """Of latent attention the latent and the part that rope turns; else keys and values of every head."""
+    latent, turned = _count(text.get("kv_lora_rank")), _count(text.get("qk_rope_head_dim"))
+    if latent is not None:
+        return None if turned is None else latent + turned
+    heads, hidden = _count(text.get("num_attention_heads")), _count(text.get("hidden_size"))
+    shared = _count(text.get("num_key_value_heads", heads))
+    width = _count(text.get("head_dim")) or (hidden // heads if hidden and heads else None)
+    return 2 * shared * width if shared and width else None
+
+
+def _injected(config: Mapping[str, Any]) -> int:
+    """One for each layer of the vision tower whose features go to a layer of the language model, from the first on
+    (transformers 5.19.0 models/qwen3_vl/modeling_qwen3_vl.py, Qwen3VLTextModel._deepstack_process).
+    """
+    vision = config.get("vision_config")
+    indexes = vision.get("deepstack_visual_indexes") if isinstance(vision, Mapping) else None
+    return len(indexes) if isinstance(indexes, list) else 0
+
+
+def _rotated(*configs: Mapping[str, Any]) -> bool:
+    """Whether the residual stream is rotated: what leaves the embedding is, and compressed-tensors records that
+    (llmcompressor 0.14.0.1 modifiers/transform/spinquant/base.py, R1; compressed-tensors 0.20.1 transform_config.py).
+    """
+    for config in configs:
+        quantised = config.get("quantization_config")
+        transforms = quantised.get("transform_config") if isinstance(quantised, Mapping) else None
+        groups = transforms.get("config_groups") if isinstance(transforms, Mapping) else None
+        for scheme in groups.values() if isinstance(groups, Mapping) else ():
+            applied = scheme.get("apply") if isinstance(scheme, Mapping) else None
+            if any(_rotates_embedding(part) for part in (applied if isinstance(applied, list) else ())):
+                return True
+    return False
+
+
+def _rotates_embedding(applied: Any) -> bool:
+    if not isinstance(applied, Mapping) or applied.get("location") != "weight_output":
+        return False
+    targets = applied.get("targets")
+    return isinstance(targets, list) and any("embed" in str(target) for target in targets)
 
 
 def _rope(config: Mapping[str, Any]) -> Rope | None:

@@ -160,14 +160,18 @@ def test_the_width_of_fc_is_explained(tmp_path: Path) -> None:
     report = run(copy_of("a_plain", tmp_path / "in", tensors=put("fc.weight", torch.ones(64, 256))), tmp_path / "out")
     [finding] = [f for f in report.findings if f.code == "A103"]
     assert finding.message == "fc takes 4 states of width 64, the config names 3"
-    assert finding.expected == "[64, 192] = [H, 3 capture points x target hidden 64]"
+    assert finding.expected == "[64, 192] = [hidden 64, 3 capture points x target hidden 64]"
 
 
 def test_a_shape_is_explained(tmp_path: Path) -> None:
     edit = put("layers.0.self_attn.q_proj.weight", torch.ones(64, 64))
     report = run(copy_of("a_plain", tmp_path / "in", tensors=edit), tmp_path / "out")
     [finding] = [f for f in report.findings if f.code == "T104"]
-    assert (finding.found, finding.expected) == ("[64, 64]", "[64, 128] = [heads x head_dim, 2 H]")
+    assert finding.found == "[64, 64]: the columns of a plain layer, which takes no embedding beside the state"
+    assert finding.expected == (
+        "[64, 128] = [4 heads x 16 rows, 2 x hidden 64 columns]: layer 0 takes the token's embedding and the state "
+        "side by side"
+    )
 
 
 def test_aux_replaces_what_the_config_states(tmp_path: Path) -> None:

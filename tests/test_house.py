@@ -18,6 +18,7 @@ FLOORS = [
     {"source", "target_weights", "hub"},
     {"rules"},
     {"upkeep"},
+    {"tokenizer"},
     {"target"},
     {"fingerprint", "baseline"},
     {"checks"},

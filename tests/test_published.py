@@ -83,13 +83,13 @@ EXPECTED = {
     "angelslim_qwen3-vl-4b": Expected(
         "angelslim",
         (2, 18, 33),
-        "A105 C213 C215",
+        "A105 C213 C215 C244",
         {"rope": Rope(10000.0, "default", (("mrope_section", (4, 2, 2)),)), "tie_word_embeddings": False},
     ),
     "angelslim_Qwen3-published": Expected(
         "specforge",
         (2, 18, 33),
-        "A105 C215",
+        "A105 C215 C244",
         {"rope": Rope(1e6), "tie_word_embeddings": False, "qk_norm": False},
     ),
     "angelslim_Qwen3-4B": Expected("specforge", (2, 18, 33), "A105", {"head_dim": 80}),

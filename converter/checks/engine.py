@@ -14,7 +14,15 @@ from converter.drafter.points import describe_point, describe_points
 from converter.drafter.spec import DrafterSpec, Latent, Origin, differences
 from converter.drafter.target import Target
 from converter.findings import Finding, error, warning
-from converter.rules.engine import STANDINGS, ConfigEntry, EngineRelease, EngineView, known_releases, nested
+from converter.rules.engine import (
+    STANDINGS,
+    ConfigEntry,
+    EngineRelease,
+    EngineView,
+    all_releases,
+    known_releases,
+    nested,
+)
 from converter.rules.ids import IGNORED, NEEDS_LAYERS
 from converter.rules.targets import TargetRule, architectures, capturing_releases
 
@@ -132,6 +140,9 @@ def faults(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: 
     limit = target.max_position_embeddings if "context_limit" in engine.rules else None
     if limit is not None and spec.max_position_embeddings < limit:
         findings.append(_short_context(engine, spec, limit))
+    findings += _injected(engine, spec, target)
+    if "cache_widths" in engine.rules and target.cache_width not in (None, spec.cache_width):
+        findings.append(_other_cache(engine, spec, target))
     return findings + [_limit(engine, spec, a) for a in engine.limits if engine.broken_limit(spec, a)]
 
 
@@ -309,6 +320,45 @@ def _short_context(engine: EngineRelease, spec: DrafterSpec, limit: int) -> Find
         why=f"past {spec.max_position_embeddings:,} tokens acceptance may fall below what drafting costs; "
         + engine.rules["context_limit"]["otherwise"],
     )
+
+
+def _injected(engine: EngineRelease, spec: DrafterSpec, target: Target) -> list[Finding]:
+    """K146 where image features are added to a state that the drafter is fed with."""
+    rule = engine.rules.get("injected_features")
+    early = tuple(p for p in spec.capture_points if 0 < p <= target.injected)
+    if rule is None or target.architecture not in rule["classes"] or not early:
+        return []
+    return [
+        warning(
+            "K146",
+            f"{engine} hands out {describe_points(early)} of {target.architecture} "
+            f"{rule['captured']} image features are added",
+            where=_origin(spec.origins.get("capture_points")),
+            found=f"features of images go to the output of its first {target.injected} layers",
+            expected=f"a drafter that was trained on states captured {rule['captured']} that",
+            why="trainers capture before or after, and the files do not say which; if it was the other, the drafter is "
+            "fed with other states wherever there is an image. Text alone is not concerned",
+            fix=(f"train on points past layer {target.injected}, or measure on chats with images",),
+        )
+    ]
+
+
+def _other_cache(engine: EngineRelease, spec: DrafterSpec, target: Target) -> Finding:
+    heads = f"{spec.num_key_value_heads} heads x {spec.head_dim}"
+    return warning(
+        "K147",
+        f"{engine} takes a drafter only if it caches as much for a token and layer as the target",
+        where=_origin(spec.origins.get("num_key_value_heads")),
+        found=f"{spec.cache_width:,} values: " + ("one latent" if spec.latent else f"keys and values of {heads}"),
+        expected=f"{target.cache_width:,}, as the target's layers",
+        why=engine.rules["cache_widths"]["otherwise"],
+        fix=(f"serve with a release that groups layers by size: {_without(engine, 'cache_widths')}",),
+    )
+
+
+def _without(engine: EngineRelease, rule: str) -> str:
+    """The known releases that have no such rule."""
+    return span(engine.name, [e.release for e in all_releases(engine.name) if rule not in e.rules])
 
 
 def _no_target(engine: EngineRelease, target: Target) -> Finding:

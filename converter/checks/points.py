@@ -44,16 +44,21 @@ def check_points(
         )
     beyond = [p for p in points if p < 0 or (target.layers is not None and p > target.layers)]
     if beyond:
+        assumed = spec.origins["capture_points"].how == "default"
+        outside = describe_points(tuple(beyond))
         yield error(
             "A102",
-            f"{describe_points(tuple(beyond))} is outside the target",
-            where=where,
+            f"the config names no layers, and the trainer's default gives {outside} on this target"
+            if assumed
+            else f"{outside} is outside the target",
+            where="config.json" if assumed else where,
             found=describe_points(points),
             expected=f"0 to {target.layers}" if target.layers is not None else "0 or more",
             why="the target has no such layer",
+            fix=UNKNOWN_POINTS if assumed else (),
         )
     if fc is not None and fc != (spec.hidden_size, spec.num_points * spec.target_hidden_size):
-        yield _fc_width(spec, fc, where)
+        yield _fc_width(spec, fc, target)
     origin = spec.origins["capture_points"]
     if origin.how == "default" and len(set(points)) == len(points):
         yield warning(
@@ -74,14 +79,21 @@ def check_points(
 
 
 def check_meaning(
-    spec: DrafterSpec, other: tuple[int, ...] | None, why: str, usual: tuple[int, ...] | None, layers: int | None
+    spec: DrafterSpec,
+    ids: tuple[int, ...],
+    other: tuple[int, ...] | None,
+    why: str,
+    usual: tuple[int, ...] | None,
+    layers: int | None,
 ) -> Iterator[Finding]:
-    """A109 where the ids in the config may mean other points than were read.
+    """A109 where the ids in the config may mean other points than were read, A112 where -1 is among them.
 
     other   the points under the other meaning; why: who writes ids with it
     usual   the points that trainers take where nobody says otherwise, None where the target is unknown
     """
     points = spec.capture_points
+    if -1 in ids and 0 in points and spec.origins["capture_points"].how == "stated":
+        yield _before_the_first(spec)
     if other is None or other == points or spec.origins["capture_points"].how != "stated":
         return
     if not _possible(other, layers) or (_possible(points, layers) and usual is not None and points == usual != other):
@@ -102,6 +114,24 @@ def check_meaning(
     )
 
 
+def _before_the_first(spec: DrafterSpec) -> Finding:
+    """TensorRT-LLM 1.4.0rc1 modeling_speculative.py (SpecDecOneEngineForCausalLM.forward) has -1 for the last state."""
+    others = as_option(tuple(p for p in spec.capture_points if p))
+    return warning(
+        "A112",
+        "the id -1 is read as the target's embedding; it may have been meant as the last state",
+        where=spec.origins["capture_points"].where,
+        found=f"read as {describe_points(spec.capture_points)}",
+        expected="the embedding, if the ids count layers and -1 is the one before the first",
+        why="to one engine it is the state after the final norm, which no capture point is",
+        fix=(
+            f"if it is the embedding, say so: --aux {as_option(spec.capture_points)}",
+            f"if it is the last layer, its number beside the others: --aux {others},...",
+            "or let a sample decide: --sample FILE",
+        ),
+    )
+
+
 def _possible(points: Sequence[int], layers: int | None) -> bool:
     return min(points) >= 0 and (layers is None or max(points) <= layers)
 
@@ -114,19 +144,28 @@ def _other_numbering(given: Sequence[int], stated: Sequence[int]) -> str:
     return f"these are the config's points counted as 0-based layers; --aux {same} means what the config says"
 
 
-def _fc_width(spec: DrafterSpec, fc: tuple[int, ...], where: str) -> Finding:
+def _fc_width(spec: DrafterSpec, fc: tuple[int, ...], target: Target) -> Finding:
     width = fc[1] if len(fc) == 2 else 0
     states, rest = divmod(width, spec.target_hidden_size)
     holds = f"{states} states" if rest == 0 else f"{width / spec.target_hidden_size:.2f} states"
+    wanted = [spec.hidden_size, spec.num_points * spec.target_hidden_size]
+    points = f"{spec.num_points} capture points x target hidden {spec.target_hidden_size}"
+    every = rest == 0 and target.layers is not None and states in (target.layers, target.layers + 1)
+    fix = "the target hidden size in config.json is not that of the target it was trained on"
+    if rest == 0:
+        fix = f"name the points as trained, {states} of them: --aux ..."
     return error(
         "A103",
         f"fc takes {holds} of width {spec.target_hidden_size}, the config names {spec.num_points}",
         where="fc.weight",
-        found=str(list(fc)),
-        expected=f"[{spec.hidden_size}, {spec.num_points * spec.target_hidden_size}] = "
-        f"[H, {spec.num_points} capture points x target hidden {spec.target_hidden_size}]",
-        why="engines concatenate one target state per capture point before fc",
-        fix=(f"name the points as trained, {states} of them: --aux ...",)
-        if rest == 0
-        else ("the target hidden size in config.json is not that of the target it was trained on",),
+        found=str(list(fc))
+        + (f": {width} = {states} states x {spec.target_hidden_size}" if rest == 0 else "")
+        + (
+            f", as many as the target has layers{'' if states == target.layers else ' and its embedding'}"
+            if every
+            else ""
+        ),
+        expected=f"{wanted} = [hidden {spec.hidden_size}, {points}]",
+        why="engines put one target state per capture point side by side before fc",
+        fix=(fix,),
     )

@@ -82,20 +82,24 @@ def _same(ours: NDArray[np.float32], theirs: NDArray[np.float32], dtype: str) ->
     return same
 
 
-def check_embedding(checkpoint: Checkpoint, name: str, table: RowTable) -> tuple[Embedding, list[Finding]]:
+def check_embedding(
+    checkpoint: Checkpoint, name: str, table: RowTable, frozen: bool = False
+) -> tuple[Embedding, list[Finding]]:
     """Whether the drafter's own embedding is the target's, was trained further, or has nothing to do with it (T109), or
-    with its tokens (T123)."""
+    with its tokens (T123).
+
+    frozen   its trainer leaves it as the target's, so that one that was trained further is another target's (T130)
+    """
     likeness = compare_rows(checkpoint, name, None, table)
     if likeness.equal == likeness.compared:
         return "target's", []
     related = likeness.cosine > _RELATED
-    if related and likeness.by_token:
-        return "trained", []
-    found = elsewhere(checkpoint, name, None, table)
-    if found is not None:
-        return "unrelated", [_under_other_ids(name, likeness, found, table)]
+    if not (related and likeness.by_token):
+        found = elsewhere(checkpoint, name, None, table)
+        if found is not None:
+            return "unrelated", [_under_other_ids(name, likeness, found, table)]
     if related:
-        return "trained", []
+        return "trained", [_another_s(name, likeness, table)] if frozen else []
     return "unrelated", [
         error(
             "T109",
@@ -118,6 +122,18 @@ def _under_other_ids(name: str, likeness: Likeness, found: Elsewhere, table: Row
         expected=f"row i is row i of {table.name}, as it is or trained further",
         why="an engine that keeps it reads every token as another",
         fix=("save the checkpoint with the rows in the target's order, or without them (engines take the target's)",),
+    )
+
+
+def _another_s(name: str, likeness: Likeness, table: RowTable) -> Finding:
+    return warning(
+        "T130",
+        "the drafter's embedding is near this target's and not the same, though its trainer freezes it",
+        where=name,
+        found=f"{likeness.equal} of {likeness.compared} rows equal, mean cosine {likeness.cosine:.3f}",
+        expected=f"all, in {table.name} of the target that it was trained for",
+        why="it was trained for another fine-tune of this model, whose states and answers are others",
+        fix=("give the target that it was trained for, or measure on a sample: eagle3 sample --target TARGET",),
     )
 
 

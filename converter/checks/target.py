@@ -1,8 +1,10 @@
-"""The drafter against the target it will serve, as far as the target's config tells."""
+"""The drafter against the target it will serve, as far as the target's files tell beside its weights."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from converter.drafter.drafter import Provenance
 from converter.drafter.spec import DrafterSpec, Rope
@@ -11,7 +13,9 @@ from converter.findings import Finding, error, note, warning
 
 
 def check_target(spec: DrafterSpec, provenance: Provenance, target: Target) -> Iterator[Finding]:
-    """C210 hidden size, C211 vocabulary, C212 another class, C213 another rope than the target's."""
+    """C210 hidden size, C211 vocabulary, C212 another class, C213 another rope than the target's, C241 another name,
+    C243 a rotated target.
+    """
     if target.hidden_size is not None and target.hidden_size != spec.target_hidden_size:
         yield error(
             "C210",
@@ -29,6 +33,7 @@ def check_target(spec: DrafterSpec, provenance: Provenance, target: Target) -> I
             found=f"target {target.vocab_size:,} tokens",
             expected=f"{spec.vocab_size:,}, the vocab_size of the drafter's config",
             why="draft ids would be mapped to other tokens, or past the end",
+            fix=("give the target that it was trained for; a merge may have cut or padded this one's table",),
         )
     trained_for = provenance.target_architecture
     if target.architecture and trained_for and target.architecture != trained_for:
@@ -36,6 +41,22 @@ def check_target(spec: DrafterSpec, provenance: Provenance, target: Target) -> I
             "C212",
             f"the drafter was trained for a {trained_for}, the target is a {target.architecture}",
             where=target.where,
+        )
+    if _another_model(provenance.target_name, _repository(target)):
+        yield warning(
+            "C241",
+            f"the drafter was trained for {provenance.target_name}, the target is {_repository(target)}",
+            where=target.where,
+            why="another fine-tune of the same model has other states and answers; acceptance falls by as much",
+            fix=("give the target that it was trained for, or measure on a sample: eagle3 sample --target TARGET",),
+        )
+    if target.rotated:
+        yield warning(
+            "C243",
+            "the target was rotated for quantisation, its hidden states with it",
+            where=f"quantization_config.transform_config in {target.where}",
+            why="a drafter that was trained on the original's states is fed with others: next to nothing is accepted",
+            fix=("train on the rotated target's own states, or measure: eagle3 sample --target TARGET",),
         )
     if target.rope is not None and target.rope != spec.rope:
         yield note(
@@ -46,6 +67,50 @@ def check_target(spec: DrafterSpec, provenance: Provenance, target: Target) -> I
             expected=f"target {_rope(target.rope)}",
             why="that is fine if it was trained so; scaling that a converter lost makes acceptance fall with length",
         )
+
+
+_REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+# Where huggingface_hub keeps what it fetched.
+_SNAPSHOT = re.compile(r"models--([\w.-]+?)--([\w.-]+)/snapshots/")
+# What is put behind a name when the weights are stored otherwise.
+_STORED = frozenset({
+    "fp8", "fp4", "nvfp4", "mxfp4", "mxfp8", "int4", "int8", "w4a16", "w8a8", "w8a16", "w4a8", "awq", "gptq", "bnb",
+    "4bit", "8bit", "bf16", "fp16", "quantized", "dynamic", "static", "block", "hf", "g128", "autoround",
+})  # fmt: skip
+
+
+def _repository(target: Target) -> str:
+    """The target's name on the Hub, where it was fetched from there; "" where it is a folder of the user's."""
+    if target.where.partition("@")[0] == target.name and _REPOSITORY.fullmatch(target.name):
+        return target.name
+    cached = _SNAPSHOT.search(target.where)
+    return "/".join(cached.groups()) if cached else ""
+
+
+def _another_model(trained_for: str, target: str) -> bool:
+    """True of two repositories of which neither is the other's weights stored otherwise, whoever published them."""
+    if not (_REPOSITORY.fullmatch(trained_for) and _REPOSITORY.fullmatch(target)):
+        return False
+    short, long = sorted((name.rpartition("/")[2].lower() for name in (trained_for, target)), key=len)
+    rest = re.split(r"[-_.]", long.removeprefix(short))
+    return not long.startswith(short) or any(word and word not in _STORED for word in rest)
+
+
+ADAPTER = "adapter_config.json"
+
+
+def check_target_folder(folder: Path | None) -> Iterator[Finding]:
+    """C242 where an adapter lies beside the target's weights."""
+    if folder is None or not (folder / ADAPTER).is_file():
+        return
+    yield warning(
+        "C242",
+        f"an adapter (LoRA) lies beside the target: {ADAPTER}",
+        where=str(folder / ADAPTER),
+        why="with the adapter the target has other states and answers than without, and a drafter fits the one that it "
+        "was trained for",
+        fix=("merge it and give the merged model, or take the adapter out of the folder if it is not served",),
+    )
 
 
 def _rope(rope: Rope) -> str:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from converter.checkpoint.header import DTYPE_NAMES, FLOATS
 from converter.checkpoint.reader import Checkpoint, StoredTensor
+from converter.checks.shapes import misshapen
 from converter.drafter.layout import Expected, expected_tensors
-from converter.drafter.quantised import weight_of
+from converter.drafter.quantised import only_cache, weight_of
 from converter.drafter.spec import DrafterSpec
-from converter.findings import Finding, error, warning
+from converter.findings import Finding, error, note, warning
 
 _MAP = ("d2t", "t2d")
 
 
 def check_tensors(
-    spec: DrafterSpec, checkpoint: Checkpoint, tensors: Mapping[str, str], quantised: set[str], declared: bool
+    spec: DrafterSpec,
+    checkpoint: Checkpoint,
+    tensors: Mapping[str, str],
+    quantised: set[str],
+    declared: Mapping[str, Any],
 ) -> Iterator[Finding]:
-    """C217 and C218 no mask token or one outside the vocabulary, T103 missing, T104 misshapen, T105 not implied by the
-    config, T106 not floating, T107 mixed dtypes, T110 and T111 quantised weights without quantization_config and the
-    reverse, C205.
+    """C217 and C218 no mask token or one outside the vocabulary, C236 layers that are not there, T103 missing, T104
+    misshapen, T105 not implied by the config, T106 not floating, T107 mixed dtypes, T110 and T111 quantised weights
+    without quantization_config and the reverse, C205.
 
-    quantised  canonical names of quantised weights; declared: the config has a quantization_config
+    quantised  canonical names of quantised weights; declared: what the config says of quantisation, empty for nothing
     """
     if spec.num_attention_heads % spec.num_key_value_heads or spec.head_dim % 2:
         yield _heads(spec)
@@ -31,7 +37,14 @@ def check_tensors(
     if spec.mask_token_id is not None and spec.mask_token_id >= spec.vocab_size:
         yield _token_outside(spec)
     wanted = expected_tensors(spec)
+    absent = [i for i in range(spec.num_hidden_layers) if not any(name.startswith(f"layers.{i}.") for name in tensors)]
+    if 0 < len(absent) < spec.num_hidden_layers:
+        yield _layers_absent(spec, absent)
+    else:
+        absent = []
     for canonical, expected in wanted.items():
+        if canonical.startswith(tuple(f"layers.{i}." for i in absent)):
+            continue
         if canonical not in tensors:
             packed = canonical.removesuffix("weight") + "weight_packed"
             if not (expected.optional or packed in tensors):
@@ -39,7 +52,7 @@ def check_tensors(
             continue
         stored = checkpoint.tensors[tensors[canonical]]
         if stored.info.shape != expected.shape and canonical != "fc.weight":  # fc: A103 explains it
-            yield _misshapen(stored, expected)
+            yield misshapen(canonical, stored, expected, spec)
         if stored.info.dtype not in FLOATS and canonical not in quantised:
             yield _not_float(stored)
     extra = [
@@ -52,7 +65,7 @@ def check_tensors(
     if quantised and not declared:
         yield _not_declared(sorted(quantised))
     if declared and not quantised:
-        yield _nothing_quantised()
+        yield _only_cache() if all(map(only_cache, declared.values())) else _nothing_quantised()
     yield from _other_dtype(spec, checkpoint, tensors)
     yield from _mixed(checkpoint, [t for c, t in tensors.items() if c not in _MAP and not weight_of(c)])
 
@@ -91,28 +104,38 @@ def _token_outside(spec: DrafterSpec) -> Finding:
     )
 
 
+def _layers_absent(spec: DrafterSpec, absent: list[int]) -> Finding:
+    origin, there = spec.origins["num_hidden_layers"], spec.num_hidden_layers - len(absent)
+    key = origin.where or "num_hidden_layers"
+    return error(
+        "C236",
+        f"the config says {spec.num_hidden_layers} layers, the checkpoint has {there}",
+        where=key,
+        found=f"no tensor of layer {absent[0]}" + (f" to {absent[-1]}" if len(absent) > 1 else ""),
+        expected=f"{key}: {there}, the drafter's own number of layers",
+        why="engines stop, or run the layers that are not there as they were initialised",
+        fix=(f"set {key} to {there} in config.json, if that is what was trained: it is often the target's",),
+    )
+
+
+# Where something else was meant by leaving a tensor out.
+_NOT_STORED = {
+    "lm_head.weight": (
+        "or, if it was meant to be the target's head, or the embedding: save those rows as lm_head.weight",
+    )
+}
+
+
 def _missing(canonical: str, expected: Expected) -> Finding:
     because = f"the config says {expected.feature}" if expected.feature else "every drafter of this kind has it"
     return error(
         "T103",
         f"{canonical} is missing",
         where=canonical,
-        expected=f"{list(expected.shape)} = {expected.words}",
+        expected=str(expected),
         why=f"{because}; an engine would leave the parameter at its initial value without a word",
-        fix=("save the checkpoint again, whole",)
+        fix=("save the checkpoint again, whole", *_NOT_STORED.get(canonical, ()))
         + ((f"or correct {expected.feature} in config.json",) if expected.feature else ()),
-    )
-
-
-def _misshapen(stored: StoredTensor, expected: Expected) -> Finding:
-    return error(
-        "T104",
-        f"{stored.name} does not have the shape that the config implies",
-        where=stored.name,
-        found=str(list(stored.info.shape)),
-        expected=f"{list(expected.shape)} = {expected.words}",
-        why="engines stop while loading, or cut surplus rows without a word",
-        fix=("config.json and weights belong to different drafters, or a number in config.json is wrong",),
     )
 
 
@@ -164,6 +187,15 @@ def _nothing_quantised() -> Finding:
         "the config says that weights are quantised, and none is; quantization_config is not carried over",
         where="quantization_config",
         why="an engine would wait for scales that are not there",
+    )
+
+
+def _only_cache() -> Finding:
+    return note(
+        "T111",
+        "quantization_config speaks of the KV cache alone; it is not carried over",
+        where="quantization_config",
+        why="no weight is quantised, and what the cache is kept in is for the engine's launch options to say",
     )
 
 

@@ -7,6 +7,7 @@ ModelOpt (weight_scale_2, input_scale). They follow their weight when it is rena
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from converter.checkpoint.header import FLOATS
 from converter.checkpoint.reader import Checkpoint
@@ -38,3 +39,12 @@ def quantised_weights(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> set
 def _narrow(checkpoint: Checkpoint, name: str) -> bool:
     info = checkpoint.tensors[name].info
     return info.dtype not in FLOATS and len(info.shape) == 2
+
+
+def only_cache(config: Any) -> bool:
+    """Whether a quantization_config leaves all weights alone and speaks of keys and values: ModelOpt's `quant_algo`
+    null beside `kv_cache_quant_algo`, compressed-tensors' empty `config_groups` beside `kv_cache_scheme`.
+    """
+    if not isinstance(config, Mapping) or not (config.get("kv_cache_quant_algo") or config.get("kv_cache_scheme")):
+        return False
+    return not config.get("quant_algo") and not config.get("config_groups")

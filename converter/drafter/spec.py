@@ -137,6 +137,13 @@ class DrafterSpec:
         return " and ".join(part for part, value in parts.items() if value is not None)
 
     @property
+    def cache_width(self) -> int:
+        """Values that a layer's attention caches for a token: keys and values of all heads, or one latent."""
+        if self.latent is not None:
+            return self.latent.kv_lora_rank + self.latent.qk_rope_head_dim
+        return 2 * self.num_key_value_heads * self.head_dim
+
+    @property
     def equal_widths(self) -> bool:
         return self.target_hidden_size == self.hidden_size
 

@@ -19,6 +19,10 @@ class Target:
     model_type    of its text model, as transformers names it
     norm_eps      epsilon of its norms
     where         what these facts were read from
+    cache_width   values that its attention caches for a token in one layer: keys and values of all heads, or one latent
+    injected      how many of its first layers have image features added to their output
+    ends          ids at which its config has an answer end
+    rotated       its checkpoint was rotated (QuaRot, SpinQuant): states are not those of the original
     """
 
     name: str = ""
@@ -31,3 +35,7 @@ class Target:
     model_type: str = ""
     norm_eps: float | None = None
     where: str = ""
+    cache_width: int | None = None
+    injected: int = 0
+    ends: tuple[int, ...] = ()
+    rotated: bool = False

@@ -136,6 +136,9 @@ def decide(
     fitting = [form for form in FORMS if readings[form].fits]
     if len(fitting) == 1:
         [form] = fitting
+        first = VocabularyMap(readings[form].ids, form)
+        if first.identity and draft_vocab_size < vocab_size:
+            return first, [_never_loaded(draft_vocab_size, vocab_size, "holds the first target ids in order")]
         repaired = [] if form == declared else [_other_form(form, declared, readings, vocab_size)]
         return VocabularyMap(readings[form].ids, form), repaired
     if fitting:
@@ -173,11 +176,11 @@ def _without_d2t(
     ]
 
 
-def _never_loaded(draft_vocab_size: int, vocab_size: int) -> Finding:
+def _never_loaded(draft_vocab_size: int, vocab_size: int, holds: str = "is all zeros") -> Finding:
     last = f"{draft_vocab_size - 1:,}"
     return error(
         "V203",
-        "d2t is all zeros though the draft vocabulary is smaller than the target's",
+        f"d2t {holds} though the draft vocabulary is smaller than the target's",
         where="d2t",
         found=f"draft ids 0..{last} would mean target ids 0..{last} of {vocab_size:,}",
         expected="the map that training used",

@@ -22,7 +22,15 @@ Values = Mapping[str, Any]
 
 
 class Unreadable(ValueError):
-    """A config value that means nothing; the message is what was expected."""
+    """A config value that means nothing; the message is what was expected.
+
+    key, value   the part of an object that is meant; "" where it is the whole of it
+    """
+
+    def __init__(self, expected: str, key: str = "", value: Any = None) -> None:
+        super().__init__(expected)
+        self.key = key
+        self.value = value
 
 
 # --- plain values -----------------------------------------------------------------------------------------
@@ -78,8 +86,9 @@ def integers(field: str, value: Any, values: Values) -> tuple[int, ...]:
     """Layer ids as listed; what they mean is the id rule's business."""
     if not isinstance(value, list) or not 0 < len(value) <= 1000:
         raise Unreadable("a list of layer ids")
-    if not all(isinstance(i, int) and not isinstance(i, bool) and abs(i) < 2**31 for i in value):
-        raise Unreadable("a list of layer ids")
+    wrong = [i for i in value if not isinstance(i, int) or isinstance(i, bool) or abs(i) >= 2**31]
+    if wrong:
+        raise Unreadable(f"a list of layer ids, whole numbers all; {repr(wrong[0])[:40]} cannot be one")
     return tuple(value)
 
 
@@ -205,7 +214,8 @@ def windows_by_layer_types(field: str, node: Any, values: Values) -> tuple[int |
         return (None,) * layers
     known = {"full_attention", "sliding_attention"}
     if not isinstance(kinds, list) or len(kinds) != layers or not set(map(str, kinds)) <= known:
-        raise Unreadable(f"layer_types with {layers} entries of full_attention or sliding_attention")
+        fits = f"{layers} entries of full_attention or sliding_attention, as many as num_hidden_layers"
+        raise Unreadable(fits, "layer_types", kinds)
     forgotten = node.get("model_type") == "qwen3" and not node.get("use_sliding_window")
     if "sliding_attention" not in kinds or forgotten or node.get("sliding_window") is None:
         return (None,) * layers

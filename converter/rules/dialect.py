@@ -256,7 +256,14 @@ def read(
         origins = {**spec.origins, "rope": Origin("given", "on the command line")}
         spec = replace(spec, rope=Rope(spec.rope.theta), origins=origins)
     cautions = _cautions(dialect, config, fields, bare)
-    findings += [*reading.findings, *_unknown_keys(dialect, config), *(f for computed, f in cautions if not computed)]
+    unread = _unread_ids(dialect, config, spec, bare)
+    said = {f.where for f in unread}
+    findings += [*reading.findings, *unread, *(f for f in _unknown_keys(dialect, config) if f.where not in said)]
+    findings += [
+        *_miscounted(config, spec),
+        *_tied(config, spec, tensors),
+        *(f for computed, f in cautions if not computed),
+    ]
     findings += _release_known(dialect, config)
     twice = _stated_twice(dialect, config, meaning, fields)
     findings += twice.findings
@@ -312,6 +319,95 @@ def _stated_twice(dialect: Dialect, config: Mapping[str, Any], meaning: IdMeanin
         else:
             findings.append(_differ(name, (first, one), (second, other)))
     return _Twice(tuple(findings), agree)
+
+
+# Keys in which engines look for the number of states before they count the ids (vllm 0.33.0 models/llama_eagle3.py
+# :210-217, qwen3_eagle3.py:201-210; sglang 0.5.23 models/llama_eagle3.py:149-154). What is written has the right one.
+_COUNTS = ("num_aux_hidden_states", "num_aux_layers")
+
+
+def _miscounted(config: Mapping[str, Any], spec: DrafterSpec | None) -> list[Finding]:
+    """C226 where the config states another number of captured states than it names."""
+    if spec is None or spec.origins["capture_points"].how != "stated":
+        return []
+    where = spec.origins["capture_points"].where
+    return [
+        warning(
+            "C226",
+            f"{key} and {where} do not say the same; the ids are used",
+            where=key,
+            found=f"{lookup(config, key)!r:.40} captured states",
+            expected=f"{spec.num_points}, as many as {where} has",
+            why="engines build fc for the number under this key, and feed it the states of the ids",
+            fix=(f"set {key} to {spec.num_points}, or leave it out",),
+        )
+        for key in leaves(config)
+        if key.rpartition(".")[2] in _COUNTS and lookup(config, key) not in (None, spec.num_points)
+    ]
+
+
+def _unread_ids(
+    dialect: Dialect, config: Mapping[str, Any], spec: DrafterSpec | None, names: Sequence[str]
+) -> list[Finding]:
+    """A111 where the config names layers under a key in which this trainer writes none, so they are passed over."""
+    if spec is None or spec.origins["capture_points"].how != "default" or not dialect.rules["recognise"]:
+        return []  # an engine that is read as a dialect has no marks, and its default is what was asked for
+    known = keys_read(dialect.rules["fields"])
+    passed = [key for key in leaves(config) if key.endswith(_IDS) and key not in known and lookup(config, key)]
+    if not passed:
+        return []
+    ids = lookup(config, passed[0])
+    return [
+        error(
+            "A111",
+            f"{passed[0]} names layers, and {dialect.title} drafters have none there",
+            where=passed[0],
+            found=repr(ids)[:120],
+            expected=f"no ids: {dialect.title} takes the capture points {dialect.rules['ids'].get('default', '')}",
+            why="somebody else wrote them, and they mean other layers by who it was; unread, wrong states are fed",
+            fix=(
+                "name the layers as trained, e.g. --aux embed,3,31 (embed = embedding, k = output of the k-th layer)",
+                *(
+                    f"or have it read as a drafter of {title}: --dialect {name}"
+                    for name, title in whose_tensors(names).items()
+                    if passed[0] in keys_read(_document(name)["fields"])
+                ),
+            ),
+        )
+    ]
+
+
+_IDS = "aux_hidden_state_layer_ids"
+
+
+def whose_tensors(names: Iterable[str]) -> dict[str, str]:
+    """Dialects, name -> title, whose tables speak of every tensor, fc among them."""
+    own = list(names)
+    bare = [name.removeprefix(wrapper_of(own)) for name in own]
+    documents = [_document(name) for name in loading.names("dialects")] if "fc.weight" in bare else []
+    return {
+        rules["dialect"]: rules["title"]
+        for rules in documents
+        if all(_canonical(rules["tensors"], n) or first_match(rules.get("drop", {}), n) for n in bare)
+    }
+
+
+def _tied(config: Mapping[str, Any], spec: DrafterSpec | None, tensors: Mapping[str, str]) -> list[Finding]:
+    """C244 where the config ties the head to the embedding and the checkpoint has a head of its own."""
+    if spec is None or spec.tie_word_embeddings or config.get("tie_word_embeddings") is not True:
+        return []
+    if "lm_head.weight" not in tensors:
+        return []
+    return [
+        note(
+            "C244",
+            "tie_word_embeddings is true though the drafter has a head of its own; false is written",
+            where="tie_word_embeddings",
+            found=f"{tensors['lm_head.weight']} with a row for each of {spec.draft_vocab_size:,} draft tokens",
+            expected="false",
+            why="served as it lies there, an engine that reads the key takes the embedding for the head",
+        )
+    ]
 
 
 def _points(meaning: IdMeaning, key: str, ids: Any) -> tuple[int, ...] | None:
@@ -455,6 +551,7 @@ def _unknown_keys(dialect: Dialect, config: Mapping[str, Any]) -> list[Finding]:
     known |= {*rules.get("ignore", {}), *rules.get("provenance", {}).values(), *rules.get("carry", ())}
     known |= {rules["release"]["key"]} if "release" in rules else set()
     known |= keys_read(rules["fields"])
+    known |= {key for key in leaves(config) if key.rpartition(".")[2] in _COUNTS}
     return [
         warning(
             "C204",

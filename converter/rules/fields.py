@@ -142,6 +142,8 @@ def read_spec(
             if values.get(field) is None:
                 values[field], origins[field] = _absent(field, rule, values, meaning)
         except Unreadable as problem:
+            if problem.key:
+                key, value = ".".join(filter(None, (key, problem.key))), problem.value
             findings.append(_unreadable(field, key, value, str(problem), where))
             return SpecReading(None, tuple(findings), ids)
         except KeyError:

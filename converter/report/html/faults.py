@@ -25,19 +25,19 @@ _FIELDS = {
 }  # fmt: skip
 
 _CODES = {
-    **dict.fromkeys(("A101", "A102", "A104", "A105", "A106", "A109", "A301", "A302", "A303", "K111", "K123", "K125",
-                     "K127"), "points"),
-    **dict.fromkeys(("A108", "C210", "C212", "K120"), "target"),
+    **dict.fromkeys(("A101", "A102", "A104", "A105", "A106", "A109", "A111", "A112", "A301", "A302", "A303",
+                     "K111", "K123", "K125", "K127"), "points"),
+    **dict.fromkeys(("A108", "C210", "C212", "C241", "C242", "C243", "K120", "K146"), "target"),
     **dict.fromkeys(("A103", "K114", "N107", "K140", "K143", "C217", "C218"), "fc"),
     **dict.fromkeys(("K104", "K105"), "fc-norms"),
-    **dict.fromkeys(("T109", "K131", "K132"), "embedding"),
+    **dict.fromkeys(("T109", "T130", "K131", "K132"), "embedding"),
     **dict.fromkeys(("K102", "K107", "K108", "K109", "K110", "K112", "K113", "C207", "C213", "C214", "C216",
-                     "C227", "K141", "K142", "K144", "N109"), "layers"),
-    **dict.fromkeys(("V201", "V202", "V203", "V204", "V205", "V206", "V207", "V208", "V209", "V211", "C211", "K116",
-                     "K119"), "map"),
+                     "C227", "C236", "K141", "K142", "K144", "K147", "N109"), "layers"),
+    **dict.fromkeys(("V201", "V202", "V203", "V204", "V205", "V206", "V207", "V208", "V209", "V211", "V212", "V213",
+                     "C211", "K116", "K119"), "map"),
     **dict.fromkeys(("K115", "K117", "K118", "C205", "T105", "T106", "T107", "T110", "T111", "N105", "N106"),
                     "drafter"),
-    "K103": "residual", "K106": "feedback", "V210": "head", "N101": "head",
+    "C237": "embedding", "C244": "head", "K103": "residual", "K106": "feedback", "V210": "head", "N101": "head",
 }  # fmt: skip
 
 # What a tensor is named, in any dialect -> part; the first that fits.
