@@ -114,7 +114,7 @@ class Report:
     read_as        the engine (--dialect) that an output for engines is read as; "" of any other input
     as_it_is       whether each engine serves the input as it lies there
     named          options of eagle3-convert that declare the wiring which the sample says was trained, and the input
-                   does not; `otherwise`: what stands in each engine's way with them
+                   does not; `trained`: that wiring in words; `otherwise`: what stands in each engine's way with it
     """
 
     request: Request
@@ -144,6 +144,7 @@ class Report:
     read_as: str = ""
     as_it_is: dict[str, AsItIs] = field(default_factory=dict)
     named: tuple[str, ...] = ()
+    trained: str = ""
     otherwise: dict[str, list[Finding]] = field(default_factory=dict)
     seconds: float = 0.0
     told: Callable[[str], None] = _nobody
@@ -252,6 +253,7 @@ def _name_wiring(report: Report) -> None:
     if best is None or undecided or not best.has_options(stated):
         return
     report.named = tuple(best.options(stated))
+    report.trained = best.words(stated) if stated is not None else describe_points(best.points)
     report.otherwise = _verdicts(report, replace(drafter, spec=best.spec(drafter.spec)))
 
 
@@ -358,6 +360,8 @@ def _read(request: Request, told: Callable[[str], None], outputs: bool = False) 
     _add(report, [f for f in reading.findings if f not in report.open])
     if reading.spec is None:
         return report
+    if report.read_as and sealed is not None and "launch" not in sealed:
+        _add(report, _launch_unknown(dialect, reading.spec))
     report.source = replace(source, checkpoint=reading.checkpoint)
     _check(report, dialect, reading)
     return report
@@ -429,6 +433,22 @@ def _no_reader(source: Source, engines: Sequence[str], target: Target) -> Findin
             "with rules of your own: --mapping FILE, as when it was written",
         ),
     )
+
+
+def _launch_unknown(dialect: Dialect, spec: DrafterSpec) -> list[Finding]:
+    """C235 for an output of an older eagle3-convert, whose seal does not say what travels in launch options."""
+    options = {field: rule["launch"] for field, rule in dialect.rules["fields"].items() if "launch" in rule}
+    silent = {field: option for field, option in options.items() if spec.origins[field].where == option}
+    return [
+        warning(
+            "C235",
+            f"what this output is told at launch is in neither its config nor its seal: {', '.join(silent)}",
+            where=str(seal.NAME),
+            found=f"read as if it were served without {', '.join(silent.values())}",
+            why="the launch command that was printed when it was written may have had that option",
+            fix=("look into that command, or convert again what it was made from",),
+        )
+    ] if silent else []
 
 
 def _for_another(source: Source, asked: str, engines: Sequence[str]) -> Finding:
@@ -756,7 +776,7 @@ def _prove(
         _add(report, [report.unlike[1]])  # nothing could be measured
     # States that were named by the very ids in question cannot say what these mean.
     named = report.sample is not None and (report.sample.labelled or wish.sample_points is not None)
-    undecided = proof.level in ("none", "agreement")
+    undecided = proof.level in ("none", "agreement") and not any(f.code == "A301" for f in proof.findings)
     _add(report, [*(report.other_meaning if not named or undecided else ()), *(report.open if undecided else ())])
 
 
