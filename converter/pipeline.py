@@ -198,8 +198,8 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
 
 
 def validate(request: Request, told: Callable[[str], None] = _nobody) -> Report:
-    """Check a drafter and say, for each engine, whether it serves it as it lies there, or once it is converted; prove it
-    as it lies and as it would be written. An output of eagle3-convert for engines is read as the first of them.
+    """Check a drafter and say, for each engine, whether it serves it as it lies there, or once it is converted; prove
+    it as it lies and as it would be written. An output of eagle3-convert for engines is read as the first of them does.
     """
     request.wish.check()
     report = _read(request, told, outputs=True)
@@ -317,7 +317,8 @@ def _read(request: Request, told: Callable[[str], None], outputs: bool = False) 
                 _add(report, [_own_output(source, sealed, engines)])
                 return report
             _add(report, _changed(source, sealed))
-            report.read_as = dialect_asked = own_reader(engines, source.config, target, sealed.get("launch") is not None)
+            dialect_asked = own_reader(engines, source.config, target, "launch" in sealed)
+            report.read_as = dialect_asked
             if not dialect_asked:
                 _add(report, [_no_reader(source, engines, target)])
                 return report
@@ -367,9 +368,7 @@ def _read(request: Request, told: Callable[[str], None], outputs: bool = False) 
     return report
 
 
-def _for_search(
-    report: Report, reading: DialectReading, target: Target, launch: Mapping[str, Any]
-) -> DialectReading:
+def _for_search(report: Report, reading: DialectReading, target: Target, launch: Mapping[str, Any]) -> DialectReading:
     """Read again with what a search does not need to be told: the norms before fc follow from the tensors, and where
     the points are not known, any stand in for them.
     """
@@ -439,6 +438,8 @@ def _launch_unknown(dialect: Dialect, spec: DrafterSpec) -> list[Finding]:
     """C235 for an output of an older eagle3-convert, whose seal does not say what travels in launch options."""
     options = {field: rule["launch"] for field, rule in dialect.rules["fields"].items() if "launch" in rule}
     silent = {field: option for field, option in options.items() if spec.origins[field].where == option}
+    if not silent:
+        return []
     return [
         warning(
             "C235",
@@ -448,7 +449,7 @@ def _launch_unknown(dialect: Dialect, spec: DrafterSpec) -> list[Finding]:
             why="the launch command that was printed when it was written may have had that option",
             fix=("look into that command, or convert again what it was made from",),
         )
-    ] if silent else []
+    ]
 
 
 def _for_another(source: Source, asked: str, engines: Sequence[str]) -> Finding:

@@ -147,8 +147,8 @@ def launch_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def changed(document: Mapping[str, Any], folder: Path, weights: Iterable[Path]) -> list[str]:
-    """What is no longer as it was sealed, a line each: files that are gone, others or changed, and weights that the seal
-    does not list. A file is told by its digest, by its size where it was sealed without one (--no-digest).
+    """What is no longer as it was sealed, in words: files that are gone or changed, and weights that the seal does not
+    list. A file is told by its digest, by its size alone where it was sealed without one (--no-digest).
     """
     listed = document.get("files")
     rows = [f for f in listed if isinstance(f, dict)] if isinstance(listed, list) else []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from os.path import commonprefix
+from itertools import takewhile
 from typing import Any
 
 from converter.checkpoint.header import DTYPE_NAMES
@@ -174,8 +174,8 @@ def _head(view: EngineView) -> str:
 class AsItIs:
     """Whether a release serves a folder as it lies, with the launch command for it.
 
-    against  what keeps it from that, in sentences without a subject that follow "it": what decides it first; empty
-             where nothing does
+    against  what keeps it from that, in sentences (the release is their subject where they have none), what decides it
+             first; empty where nothing does
     unknown  what is missing to say; "" where that is known
     """
 
@@ -214,9 +214,9 @@ def _against(seen: Seen, source: Source, drafter: Drafter) -> Iterator[str]:
     assert flat is not None and seen.spec is not None
     yield from _class(seen, flat)
     yield from _tensors(seen, drafter)
+    yield from _points(seen, drafter.spec, flat)
     if seen.stops:
         yield seen.stops
-    yield from _points(seen, drafter.spec, flat)
     for name in seen.differs:
         yield _field(name, seen, drafter.spec)
     yield from _map(seen, source, drafter)
@@ -263,7 +263,8 @@ def _tensors(seen: Seen, drafter: Drafter) -> Iterator[str]:
 def _together(names: Sequence[str]) -> str:
     """`layers.0.*` for names that begin so; else the first, and how many more."""
     unique = sorted(set(names))
-    head = commonprefix([name.split(".") for name in unique])
+    columns = zip(*(name.split(".") for name in unique), strict=False)
+    head = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, columns)]
     if len(unique) > 1 and head:
         return ".".join(head) + ".*"
     return unique[0] + (f" and {len(unique) - 1} more" if len(unique) > 1 else "")
@@ -293,7 +294,8 @@ def _field(name: str, seen: Seen, trained: DrafterSpec) -> str:
     assert seen.spec is not None
     theirs, meant = (shown_value(getattr(spec, name)) for spec in (seen.spec, trained))
     origin = seen.spec.origins.get(name)
-    by = f" by {origin.where} in config.json" if origin and origin.how == "stated" and origin.where not in (name, "") else ""
+    other_key = origin is not None and origin.how == "stated" and origin.where not in (name, "")
+    by = f" by {origin.where} in config.json" if origin and other_key else ""
     return f"reads {name} as {theirs}{by}; it was trained with {meant}"
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from converter.checks.engine import span
 from converter.drafter.points import as_option
-from converter.findings import Finding, stops
+from converter.findings import Finding
 from converter.pipeline import Report
 from converter.report.words import mentions
 from converter.rules.engine import STANDINGS, EngineRelease, known_releases
@@ -115,12 +115,17 @@ def _validated(report: Report, engine: EngineRelease) -> Verdict:
         return Verdict("unknown", f"{spoiled.message}: what was trained is not to be seen in it")
     lying, how = report.as_it_is[engine.requirement], _how(report, engine)
     if lying.works:
-        run = report.proof is not None and dict(report.proof.as_it_is).get(str(engine), lying) is None
-        return Verdict("works", "; ".join(filter(None, ("as it lies it computes what was trained" if run else "", how))))
+        was_run = report.proof is not None and str(engine) in dict(report.proof.as_it_is)
+        return Verdict("works", _joined("as it lies it computes what was trained" if was_run else "", how))
     if not lying.against:
         return Verdict("unknown", f"as it lies it works {how}" if _DEPTH_UNKNOWN in how else lying.unknown)
-    why = "; ".join(filter(None, (lying.against[0], how)))
-    return Verdict("works after conversion", why, tuple(convert_command(report, engine.requirement)))
+    parts = (how, f"as it lies: {lying.against[0]}") if _DEPTH_UNKNOWN in how else (lying.against[0], how)
+    command = tuple(convert_command(report, engine.requirement))
+    return Verdict("works after conversion", _joined(*parts), command)
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(filter(None, parts))
 
 
 def _with_named(report: Report, engine: EngineRelease) -> Verdict:
@@ -133,7 +138,7 @@ def _with_named(report: Report, engine: EngineRelease) -> Verdict:
     declared = "its config declares no points" if "A104" in _codes(report.findings) else "its config declares another"
     why = f"the sample says what it was trained on ({report.trained}); {declared}"
     command = tuple(convert_command(report, engine.requirement, report.named))
-    return Verdict("works after conversion", "; ".join(filter(None, (why, _how(report, engine)))), command)
+    return Verdict("works after conversion", _joined(why, _how(report, engine)), command)
 
 
 def _reason(engine: EngineRelease, errors: Sequence[Finding]) -> str:
@@ -142,8 +147,7 @@ def _reason(engine: EngineRelease, errors: Sequence[Finding]) -> str:
     said = first.message.removeprefix(f"{engine} ").replace(str(engine), "it")
     able = [fix.removeprefix("works in ").partition(":")[0] for fix in first.fix if fix.startswith("works in ")]
     nowhere = "" if able else "; ".join(fix for fix in first.fix if fix.startswith("no known release"))
-    parts = [f"{said} ({_codes(errors)})", f"works in {', '.join(able)}" if able else nowhere]
-    return "; ".join(filter(None, parts))
+    return _joined(f"{said} ({_codes(errors)})", f"works in {', '.join(able)}" if able else nowhere)
 
 
 def engine_list(engines: list[EngineRelease]) -> str:
@@ -242,8 +246,8 @@ def _served_by(report: Report) -> str:
     """The verdict of validate in a line: which engines serve the drafter, how, and which do not."""
     if report.refused:
         stopping = f"Not in order: {_codes(_stopping(report.findings))}."
-        found = {of_engine(report, e).word for e in report.engines}
-        return f"{stopping} The sample says: {shlex.join(report.named)}." if "works after conversion" in found else stopping
+        mended = any(of_engine(report, e).word == "works after conversion" for e in report.engines)
+        return f"{stopping} The sample says: {shlex.join(report.named)}." if mended else stopping
     by_word: dict[Word, list[EngineRelease]] = {}
     for engine in report.engines:
         by_word.setdefault(of_engine(report, engine).word, []).append(engine)

@@ -168,8 +168,11 @@ def written_for(requirements: Sequence[str], config: Mapping[str, Any]) -> list[
 
 
 def own_reader(requirements: Sequence[str], config: Mapping[str, Any], target: Target, launched: bool) -> str:
-    """The first release that an output was written for and that can say what is in it, as `--dialect` takes it; "" where
-    none can. launched: what is told at launch is known, the capture points perhaps among it.
+    """The first release that an output was written for and that can say what is in it, as `--dialect` takes it.
+
+    launched  what is told at launch is known, the capture points perhaps among it
+
+    "" where none can.
     """
     able = [e for e in written_for(requirements, config) if e.target(target.architecture) is not None]
     able.sort(key=lambda engine: engine.points_at_launch and not launched)
