@@ -310,7 +310,8 @@ def _around(question: Question, sequences: Sequence[States], dtype: torch.dtype 
 
 def _random(question: Question) -> Sequence[States]:
     spec = question.drafter.spec
-    points = {*spec.capture_points, *(p for files in question.engines for p in files.spec.capture_points)}
+    served = (*question.engines, *question.as_it_is)
+    points = {*spec.capture_points, *(p for files in served for p in files.spec.capture_points)}
     points |= set() if EMBEDDING in question.drafter.tensors else {0}
     return random_states(points, spec.target_hidden_size, spec.vocab_size, _RANDOM)
 
