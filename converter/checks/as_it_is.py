@@ -228,10 +228,11 @@ def _class(seen: Seen, flat: Mapping[str, Any]) -> Iterator[str]:
     """A class or a type of config that the release's rules do not speak of: transformers' defaults go by the type."""
     assert seen.spec is not None
     written = nested(seen.engine.write_config(seen.spec, ()))
-    known = _classes(seen.engine) or {_first(written.get("architectures"))}
-    named = _first(flat.get("architectures"))
-    if named not in known:
+    known, named = _classes(seen.engine), _first(flat.get("architectures"))
+    if known and named not in known:
         yield f"config.json names the class {named}, which it does not run as such a drafter"
+    elif not known and named != _first(written.get("architectures")):
+        yield f"config.json names the class {named}; whether it runs that as such a drafter was not looked at"
     kind = written.get("model_type")
     if flat.get("model_type") != kind:
         yield f"model_type is {flat.get('model_type') or 'not stated'} in config.json; it runs such a drafter as {kind}"
