@@ -110,7 +110,6 @@ class Report:
     search         what it found; `declared` is the wiring that the input states
     sealed         the seal beside the output; empty where none was written
     opened         the input as it lies there: `source` without what reading it changed
-    seal           the seal that the input bears; None where eagle3-convert did not write it
     read_as        the engine (--dialect) that an output for engines is read as; "" of any other input
     as_it_is       whether each engine serves the input as it lies there
     named          options of eagle3-convert that declare the wiring which the sample says was trained, and the input
@@ -140,7 +139,6 @@ class Report:
     written: list[WrittenFile] = field(default_factory=list)
     suits: list[Suits] = field(default_factory=list)
     opened: Source | None = None
-    seal: Mapping[str, Any] | None = None
     read_as: str = ""
     as_it_is: dict[str, AsItIs] = field(default_factory=dict)
     named: tuple[str, ...] = ()
@@ -304,7 +302,7 @@ def _read(request: Request, told: Callable[[str], None], outputs: bool = False) 
         wanted = request.engines or (("sglang",) if request.out is not None else tuple(loading.names("engines")))
         report.engines = [release for requirement in wanted for release in resolve(requirement)]
     report.opened = report.source = source = open_source(request.source)
-    report.seal = sealed = seal.read_seal(source.folder)
+    sealed = seal.read_seal(source.folder)
     served = names_engine(request.dialect)
     dialect_asked = request.dialect
     target = _target(request, sealed)

@@ -195,8 +195,8 @@ def test_validate() -> None:
     assert "eagle3-convert " in done.stdout
     both = eagle3("validate", DRAFTERS / "l_defaults", "--target", TARGET)
     assert both.returncode == 0
-    why = r"norm_before_residual is true; it computes false \(K103\); works in vLLM 0\.22\.0 to"
-    assert re.search(rf"sglang 0\.5\.23 +cannot +{why}", both.stdout)
+    why = "norm_before_residual is true; it computes false (K103); works in vLLM 0.22.0 to 0.33.0"
+    assert f"sglang 0.5.23 cannot {why}" in " ".join(both.stdout.split())
     assert re.search(r"vllm 0\.33\.0 +works\n", both.stdout)
     assert f"Serve it as it lies:\n  vllm serve {TARGET}" in both.stdout
     refused = eagle3("validate", DRAFTERS / "l_defaults", "--engine", "sglang")

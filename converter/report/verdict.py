@@ -110,7 +110,7 @@ def _validated(report: Report, engine: EngineRelease) -> Verdict:
         return Verdict("unknown", unknown)
     if errors:
         return Verdict("cannot", _reason(engine, errors))
-    spoiled = next((f for f in report.findings if f.code == "C231" and report.read_as), None)
+    spoiled = next((f for f in report.findings if f.code == "C231"), None)
     if spoiled is not None:
         return Verdict("unknown", f"{spoiled.message}: what was trained is not to be seen in it")
     lying, how = report.as_it_is[engine.requirement], _how(report, engine)
