@@ -14,6 +14,7 @@ from converter import seal
 from converter.checkpoint.reader import INDEX, Checkpoint, open_checkpoint
 from converter.checkpoint.staging import Staging, normal, recover
 from converter.checkpoint.writer import WrittenFile
+from converter.checks.as_it_is import AsItIs, as_it_is
 from converter.checks.engine import CODES, compare
 from converter.checks.points import check_meaning, check_points
 from converter.checks.precision import check_precision, needs_cast
@@ -34,7 +35,7 @@ from converter.errors import InputError, OutputError, UsageError
 from converter.findings import Finding, error, judge, note, stops, warning
 from converter.output import Progress, check_out, not_finite, write_weights
 from converter.plan import Plan, make_plan
-from converter.proving import Wish, question_of, read_proof_sample, unwritten, written
+from converter.proving import Wish, lying, question_of, read_proof_sample, unwritten, written
 from converter.rules import loading
 from converter.rules.behaviours import POINTS
 from converter.rules.dialect import (
@@ -54,8 +55,10 @@ from converter.rules.forms import (
     check_writable,
     engine_dialect,
     names_engine,
+    own_reader,
     reading_engine,
     trainer_form,
+    written_for,
 )
 from converter.rules.fused import ASSUMED
 from converter.rules.ids import points_of
@@ -121,6 +124,11 @@ class Report:
     open           what else the sample decides
     search         what it found; `declared` is the wiring that the input states
     sealed         the seal beside the output; empty where none was written
+    opened         the input as it lies there: `source` without what reading it changed
+    read_as        the engine (--dialect) that an output for engines is read as; "" of any other input
+    as_it_is       whether each engine serves the input as it lies there
+    named          options of eagle3-convert that declare the wiring which the sample says was trained, and the input
+                   does not; `trained`: that wiring in words; `otherwise`: what stands in each engine's way with it
     held           its findings, held against a baseline
     """
 
@@ -146,6 +154,12 @@ class Report:
     sealed: dict[str, Any] = field(default_factory=dict)
     written: list[WrittenFile] = field(default_factory=list)
     suits: list[Suits] = field(default_factory=list)
+    opened: Source | None = None
+    read_as: str = ""
+    as_it_is: dict[str, AsItIs] = field(default_factory=dict)
+    named: tuple[str, ...] = ()
+    trained: str = ""
+    otherwise: dict[str, list[Finding]] = field(default_factory=dict)
     seconds: float = 0.0
     held: Held | None = None
     told: Callable[[str], None] = _nobody
@@ -203,9 +217,11 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
 
 
 def validate(request: Request, told: Callable[[str], None] = _nobody) -> Report:
-    """Check a drafter and say, for each engine, whether it can be converted, and prove it as it would be written."""
+    """Check a drafter and say, for each engine, whether it serves it as it lies there, or once it is converted; prove
+    it as it lies and as it would be written. An output of eagle3-convert for engines is read as the first of them does.
+    """
     request.wish.check()
-    report = _read(request, told)
+    report = _read(request, told, outputs=True)
     if report.drafter is None:
         return report
     assert report.source is not None
@@ -216,11 +232,15 @@ def validate(request: Request, told: Callable[[str], None] = _nobody) -> Report:
         return report
     if request.wish.find_wiring:
         _search(report)
-    _verdicts(report)
+    report.verdicts = _verdicts(report, report.drafter)
     able = [e for e in report.engines if not stops(report.verdicts[e.requirement])]
-    _prove(report, _unwritten(report, able), _unwritten(report, [e for e in report.engines if e not in able]))
+    assert report.opened is not None
+    report.as_it_is = {e.requirement: as_it_is(e, report.opened, report.drafter, report.target) for e in able}
+    unable = [e for e in report.engines if e not in able]
+    _prove(report, _unwritten(report, able), _unwritten(report, unable), _lying(report, able))
     if not report.points_known:
         _add(report, [_points_unknown(report.search)])
+    _name_wiring(report)
     report.outcome = "refused" if report.refused or all(map(stops, report.verdicts.values())) else "validated"
     return report
 
@@ -230,13 +250,33 @@ def look(request: Request) -> Report:
     return _read(request, _nobody)
 
 
-def _verdicts(report: Report) -> None:
+def _verdicts(report: Report, drafter: Drafter) -> dict[str, list[Finding]]:
     """What stands in each engine's way."""
-    assert report.drafter is not None and report.source is not None
+    assert report.source is not None
+    found = {}
     for engine in report.engines:
-        planning = make_plan(report.drafter, [engine], report.target, report.source)
-        findings = judge(planning.findings, report.request.allow, report.request.strict)
-        report.verdicts[engine.requirement] = findings
+        planning = make_plan(drafter, [engine], report.target, report.source)
+        found[engine.requirement] = judge(planning.findings, report.request.allow, report.request.strict)
+    return found
+
+
+def _name_wiring(report: Report) -> None:
+    """Where the sample says that the drafter was trained otherwise than it states, or where it states nothing: how to
+    declare that, and which engines can serve it so.
+    """
+    proof, drafter = report.proof, report.drafter
+    unsure = [f for f in report.findings if f.code in ("A301", "A104") and not f.allowed]
+    if proof is None or proof.judgement is None or drafter is None or not unsure:
+        return
+    judgement, stated = proof.judgement, report.declared if proof.searched else proof.judgement.of
+    better = [r.wiring for r in judgement.those("better")]
+    best = judgement.of if proof.searched else better[0] if better else None
+    undecided = proof.searched and judgement.those("undecided")
+    if best is None or undecided or not best.has_options(stated):
+        return
+    report.named = tuple(best.options(stated))
+    report.trained = best.words(stated) if stated is not None else describe_points(best.points)
+    report.otherwise = _verdicts(report, replace(drafter, spec=best.spec(drafter.spec)))
 
 
 def _search(report: Report) -> None:
@@ -279,22 +319,32 @@ def _points_unknown(search: Judgement | None) -> Finding:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def _read(request: Request, told: Callable[[str], None]) -> Report:
+def _read(request: Request, told: Callable[[str], None], outputs: bool = False) -> Report:
+    """`outputs`: outputs for engines are read as well, where nothing says as what."""
     report = Report(request, told=told)
     if not request.to:
         wanted = request.engines or (("sglang",) if request.out is not None else tuple(loading.names("engines")))
         report.engines = [release for requirement in wanted for release in resolve(requirement)]
-    report.source = source = open_source(request.source)
+    report.opened = report.source = source = open_source(request.source)
     sealed = seal.read_seal(source.folder)
     served = names_engine(request.dialect)
     dialect_asked = request.dialect
+    target = _target(request, sealed)
+    engines = seal.texts_at(sealed, "engines", "engine") if sealed is not None else []
     if sealed is not None:
-        engines = seal.texts_at(sealed, "engines", "engine")
         if served and "=" not in dialect_asked:  # the release that it was written for
             dialect_asked = next((e for e in engines if e.partition("==")[0] == dialect_asked), dialect_asked)
         if not seal.text_at(sealed, "to") and not served:
-            _add(report, [_own_output(source, sealed, engines)])
-            return report
+            if request.dialect or not outputs:
+                _add(report, [_own_output(source, sealed, engines)])
+                return report
+            _add(report, _changed(source, sealed))
+            dialect_asked = own_reader(engines, source.config, target, "launch" in sealed)
+            report.read_as = dialect_asked
+            if not dialect_asked:
+                _add(report, [_no_reader(source, engines, target)])
+                return report
+            served, target = True, replace(target, name=target.name or seal.target_of(sealed).name)
         if served and dialect_asked not in engines:
             _add(report, [_for_another(source, dialect_asked, engines)])
         _add(report, _allowed_once(source, sealed))
@@ -307,22 +357,19 @@ def _read(request: Request, told: Callable[[str], None]) -> Report:
         if recognition.dialect is None:
             _add(report, [_unrecognised(source)])
             return report
-    target = read_target(request.target) if request.target is not None else Target()
-    if request.target_arch:
-        target = replace(target, architecture=request.target_arch)
-    elif sealed is not None and not target.architecture:
-        target = replace(target, architecture=seal.text_at(sealed, "target.architecture"))
     dialect = recognition.dialect
+    launch: Mapping[str, Any] = {}
     if dialect is None:
         engine, flat = reading_engine(dialect_asked, source.config)
         report.source = source = replace(source, config=flat)
-        dialect = engine_dialect(engine, target)
+        dialect = engine_dialect(engine, target, written_for(engines, source.config) if report.read_as else None)
+        launch = seal.launch_of(sealed) if sealed is not None and dialect_asked in engines else {}
     report.dialect = dialect
     if sealed is not None and seal.still_is(sealed, source.folder, "config.json"):
         report.dialect = dialect = as_written(dialect, seal.text_at(sealed, "to"))
-    reading = read(dialect, source.config, source.checkpoint, target, request.aux, request.given)
+    reading = read(dialect, source.config, source.checkpoint, target, request.aux, request.given, launch)
     if request.wish.find_wiring:
-        reading = _for_search(report, reading, target)
+        reading = _for_search(report, reading, target, launch)
     if not target.architecture:
         named = named_target("", reading.provenance)
         target = replace(named, layers=target.layers)
@@ -336,12 +383,14 @@ def _read(request: Request, told: Callable[[str], None]) -> Report:
     _add(report, [f for f in reading.findings if f not in report.open])
     if reading.spec is None:
         return report
+    if report.read_as and sealed is not None and "launch" not in sealed:
+        _add(report, _launch_unknown(dialect, reading.spec))
     report.source = replace(source, checkpoint=reading.checkpoint)
     _check(report, dialect, reading)
     return report
 
 
-def _for_search(report: Report, reading: DialectReading, target: Target) -> DialectReading:
+def _for_search(report: Report, reading: DialectReading, target: Target, launch: Mapping[str, Any]) -> DialectReading:
     """Read again with what a search does not need to be told: the norms before fc follow from the tensors, and where
     the points are not known, any stand in for them.
     """
@@ -359,7 +408,70 @@ def _for_search(report: Report, reading: DialectReading, target: Target) -> Dial
         count = fc.info.shape[1] // width
         report.points_known = len(set(points)) == len(points) == count
         points = points if report.points_known else tuple(range(count))
-    return read(dialect, source.config, source.checkpoint, target, points or None, given)
+    return read(dialect, source.config, source.checkpoint, target, points or None, given, launch)
+
+
+def _target(request: Request, sealed: Mapping[str, Any] | None) -> Target:
+    """What is known of the target beside the drafter's own config; an output's seal says what was known before."""
+    target = read_target(request.target) if request.target is not None else Target()
+    before = seal.target_of(sealed) if sealed is not None else Target()
+    if request.target_arch:
+        target = replace(target, architecture=request.target_arch)
+    if target.layers is None and before.architecture and target.architecture in ("", before.architecture):
+        target = replace(before, name=target.name)
+    return target
+
+
+def _changed(source: Source, sealed: Mapping[str, Any]) -> list[Finding]:
+    """C233 where an output is not what was sealed."""
+    found = seal.changed(sealed, source.folder, source.weights)
+    if not found:
+        return []
+    return [
+        error(
+            "C233",
+            f"this output was changed since it was sealed: {'; '.join(found[:4])}{'; ...' if len(found) > 4 else ''}",
+            where=str(source.folder / seal.NAME),
+            why="what was checked and proved when it was written need not hold of it any more",
+            fix=(
+                "copy the folder again, whole",
+                f"or convert again what it was made from: {seal.text_at(sealed, 'source.given') or 'the checkpoint'}",
+            ),
+        )
+    ]
+
+
+def _no_reader(source: Source, engines: Sequence[str], target: Target) -> Finding:
+    known = f"; the target's class is {target.architecture}" if target.architecture else ""
+    return error(
+        "C234",
+        "no engine that this output was written for can be asked what is in it",
+        where=str(source.folder / seal.NAME),
+        found=", ".join(engines) + known if engines else "no engines",
+        expected="a release that is known here, and the target's class, without which ids mean nothing",
+        fix=(
+            *(() if target.architecture else ("--target FOLDER, or --target-arch CLASS",)),
+            "with rules of your own: --mapping FILE, as when it was written",
+        ),
+    )
+
+
+def _launch_unknown(dialect: Dialect, spec: DrafterSpec) -> list[Finding]:
+    """C235 for an output of an older eagle3-convert, whose seal does not say what travels in launch options."""
+    options = {field: rule["launch"] for field, rule in dialect.rules["fields"].items() if "launch" in rule}
+    silent = {field: option for field, option in options.items() if spec.origins[field].where == option}
+    if not silent:
+        return []
+    return [
+        warning(
+            "C235",
+            f"what this output is told at launch is in neither its config nor its seal: {', '.join(silent)}",
+            where=str(seal.NAME),
+            found=f"read as if it were served without {', '.join(silent.values())}",
+            why="the launch command that was printed when it was written may have had that option",
+            fix=("look into that command, or convert again what it was made from",),
+        )
+    ]
 
 
 def _for_another(source: Source, asked: str, engines: Sequence[str]) -> Finding:
@@ -637,7 +749,11 @@ def _write(report: Report, plan: Plan, progress: Progress) -> None:
             input_digests=input_digests,
             proof=proof_json(report),
             findings=report.findings,
-            target={"name": report.target.name, "architecture": report.target.architecture},
+            target={
+                "name": report.target.name,
+                "architecture": report.target.architecture,
+                "layers": report.target.layers,
+            },
         )
         seal.write_json(staging.folder / seal.NAME, report.sealed)
         staging.commit(replace=request.force)
@@ -674,7 +790,21 @@ def _unwritten(report: Report, engines: Sequence[EngineRelease]) -> list[EngineF
     return [f for f in files if f is not None]
 
 
-def _prove(report: Report, engines: Sequence[EngineFiles], refused: Sequence[EngineFiles]) -> None:
+def _lying(report: Report, engines: Sequence[EngineRelease]) -> list[EngineFiles]:
+    """The files as they lie, as each release sees them that serves them so by its rules."""
+    if not _wanted(report):
+        return []
+    assert report.opened is not None
+    standings = [report.as_it_is[engine.requirement] for engine in engines]
+    return [lying(s.seen, report.opened.checkpoint) for s in standings if s.works]
+
+
+def _prove(
+    report: Report,
+    engines: Sequence[EngineFiles],
+    refused: Sequence[EngineFiles],
+    as_they_lie: Sequence[EngineFiles] = (),
+) -> None:
     """Run what was asked for; findings about single engines go with the engine in `validate`."""
     drafter, wish = report.drafter, report.request.wish
     if not _wanted(report) or drafter is None:
@@ -684,7 +814,7 @@ def _prove(report: Report, engines: Sequence[EngineFiles], refused: Sequence[Eng
     question = question_of(wish, drafter, _sample(report), report.target, report.target_weights)
     question = replace(
         question, engines=engines, refused=refused, judgement=report.search, declared=report.declared,
-        unlike=report.unlike,
+        unlike=report.unlike, as_it_is=as_they_lie,
     )  # fmt: skip
     report.proof = proof = prove(question, report.told)
     by_label = {str(e): e.requirement for e in report.engines}
@@ -694,12 +824,17 @@ def _prove(report: Report, engines: Sequence[EngineFiles], refused: Sequence[Eng
             _add(report, [replace(finding, caused_by=_cause(report, finding))])
         else:
             verdict.append(finding)
+    for label, otherwise in proof.as_it_is:
+        if otherwise is not None:
+            standing = report.as_it_is[by_label[label]]
+            said = f"served as it lies it does not compute what was trained: {otherwise.found or otherwise.message}"
+            report.as_it_is[by_label[label]] = replace(standing, against=(said,))
     _add(report, [replace(f, caused_by=_cause(report, f)) if f.code == "N102" else f for f in proof.findings])
     if report.unlike is not None and not {"C216", "C227"} & {f.code for f in proof.findings}:
         _add(report, [report.unlike[1]])  # nothing could be measured
     # States that were named by the very ids in question cannot say what these mean.
     named = report.sample is not None and (report.sample.labelled or wish.sample_points is not None)
-    undecided = proof.level in ("none", "agreement")
+    undecided = proof.level in ("none", "agreement") and not any(f.code == "A301" for f in proof.findings)
     _add(report, [*(report.other_meaning if not named or undecided else ()), *(report.open if undecided else ())])
 
 

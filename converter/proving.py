@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from converter.checkpoint.reader import open_checkpoint
+from converter.checkpoint.reader import Checkpoint, open_checkpoint
+from converter.checks.as_it_is import Seen
 from converter.checks.engine import would_see
 from converter.drafter.drafter import Drafter
 from converter.drafter.target import Target
@@ -97,6 +98,15 @@ def unwritten(engine: EngineRelease, drafter: Drafter, target: Target) -> Engine
     return EngineFiles(str(engine), spec, drafter.checkpoint, names, engine.replaces_embedding(spec), stops)
 
 
+def lying(seen: Seen, checkpoint: Checkpoint) -> EngineFiles:
+    """The files as a release would be given them, by what it makes of them."""
+    from converter.forward.sides import EngineFiles
+
+    assert seen.spec is not None and seen.received is not None
+    embedding = seen.engine.replaces_embedding(seen.spec)
+    return EngineFiles(str(seen.engine), seen.spec, checkpoint, seen.received, embedding, seen.stops, as_it_is=True)
+
+
 def read_proof_sample(
     wish: Wish, drafter: Drafter, target: Target, weights: TargetWeights | None, points_known: bool
 ) -> Sample | None:
@@ -140,4 +150,4 @@ def question_of(
     )
 
 
-__all__ = ["Wish", "question_of", "read_proof_sample", "unwritten", "written"]
+__all__ = ["Wish", "lying", "question_of", "read_proof_sample", "unwritten", "written"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from converter.checkpoint.jsonfile import read_object
 from converter.checkpoint.writer import WrittenFile
+from converter.drafter.target import Target
 from converter.errors import InputError
 from converter.findings import Finding
 from converter.plan import Plan
@@ -58,6 +59,7 @@ def make_seal(
         "to": plan.form.requirement if plan.form else "",
         "rules": rule_digests(),
         "target": dict(target),
+        "launch": dict(plan.launch),
         "files": [{"name": f.name, "size": f.size, "sha256": f.sha256} for f in written],
         "tensors": [
             {
@@ -124,6 +126,46 @@ def texts_at(document: Mapping[str, Any], key: str, part: str = "") -> list[str]
     items = value if isinstance(value, list) else []
     texts = [item.get(part) if part and isinstance(item, dict) else item for item in items]
     return [text for text in texts if isinstance(text, str)]
+
+
+def target_of(document: Mapping[str, Any]) -> Target:
+    """The target that a seal, which nobody has checked, names."""
+    layers = lookup(document, "target.layers")
+    known = isinstance(layers, int) and not isinstance(layers, bool) and layers > 0
+    return Target(
+        name=text_at(document, "target.name"),
+        architecture=text_at(document, "target.architecture"),
+        layers=layers if known else None,
+        where=NAME,
+    )
+
+
+def launch_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The launch options that carry a part of the wiring, by a seal that nobody has checked."""
+    launch = document.get("launch")
+    return launch if isinstance(launch, dict) else {}
+
+
+def changed(document: Mapping[str, Any], folder: Path, weights: Iterable[Path]) -> list[str]:
+    """What is no longer as it was sealed, in words: files that are gone or changed, and weights that the seal does not
+    list. A file is told by its digest, by its size alone where it was sealed without one (--no-digest).
+    """
+    listed = document.get("files")
+    rows = [f for f in listed if isinstance(f, dict)] if isinstance(listed, list) else []
+    said = []
+    for row in rows:
+        name, size, digest = row.get("name"), row.get("size"), row.get("sha256")
+        if not isinstance(name, str) or Path(name).name != name:
+            continue
+        file = folder / name
+        if not file.is_file():
+            said.append(f"{name} is gone")
+        elif file.stat().st_size != size:
+            said.append(f"{name} has {file.stat().st_size:,} bytes, not {size if isinstance(size, int) else '?'}")
+        elif digest and sha256_of(file) != digest:
+            said.append(f"{name} has other contents")
+    names = {row.get("name") for row in rows}
+    return said + [f"{file.name} was not there" for file in weights if file.name not in names]
 
 
 def still_is(document: Mapping[str, Any], folder: Path, name: str) -> bool:

@@ -256,10 +256,12 @@ def test_an_engines_form_of_another_shape_is_read_by_the_rules_for_it(
 
 
 @pytest.mark.parametrize("engine", ["llama.cpp", "tensorrt-llm"])
-def test_what_such_an_engine_is_told_at_launch_follows_or_is_asked_for(engine: str, tmp_path: Path) -> None:
-    """The dtype follows from the weights; nothing tells the points."""
+def test_what_such_an_engine_is_told_at_launch_is_sealed_or_asked_for(engine: str, tmp_path: Path) -> None:
+    """The seal tells the points; without it the dtype follows from the weights, and nothing tells the points."""
     options = {"engines": (engine,), "target": TARGET}
     convert(request(DRAFTERS / "a_plain", out=tmp_path / "there", **options), quiet)
+    assert errors(to(tmp_path / "there", tmp_path / "sealed", "speculators", dialect=engine)) == []
+    (tmp_path / "there" / "eagle3-seal.json").unlink()
     back = to(tmp_path / "there", tmp_path / "back", "speculators", dialect=engine)
     assert errors(back) == ([] if engine == "llama.cpp" else ["A104"])
     if errors(back):

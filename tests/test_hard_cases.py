@@ -319,9 +319,12 @@ def test_points_typed_in_the_numbering_of_an_engine(tmp_path: Path) -> None:
 
 def test_without_a_targets_depth_works_has_a_condition() -> None:
     plain = eagle3("validate", DRAFTERS / "a_plain", "--aux", "2,4,6")
-    assert "works after conversion  if all its points lie before the target's last layer" in " ".join(
-        plain.stdout.split("\n")
-    )
+    said = " ".join(plain.stdout.split())
+    assert "works after conversion if all its points lie before the target's last layer" in said
+    assert "as it lies: finds no hidden_size in config.json" in said
+    assert "vllm 0.33.0 works after conversion if" in said  # which reads points 1, 3 and 5 there
+    as_stated = " ".join(eagle3("validate", DRAFTERS / "a_plain", "--engine", "vllm").stdout.split())
+    assert "vllm 0.33.0 unknown as it lies it works if all its points lie before the target's last layer" in as_stated
     given = eagle3("validate", DRAFTERS / "a_plain", "--aux", "2,4,6", "--target", TARGET)
     assert "K122" in given.stdout
 

@@ -309,7 +309,7 @@ def test_an_output_in_a_trainers_form_is_read_as_that_trainer_does(tmp_path: Pat
     }  # fmt: skip
     assert found["seal"]["engines"] == [] and found["seal"]["read_as"].startswith("specforge")
     shown = text(tmp_path / "out", "--target", TARGET)
-    assert ", in the form of specforge 0.2.0\n" in shown and "takes what it was made from" not in shown
+    assert ", in the form of specforge 0.2.0\n" in shown and "as it was sealed" not in shown
     assert shown.rstrip().endswith(f"0 errors, 0 warnings: eagle3 validate {tmp_path / 'out'}")
     config = tmp_path / "out" / "config.json"  # changed since, so its ids may mean something else again
     config.write_text(json.dumps({**json.loads(config.read_text()), "bos_token_id": 0}))

@@ -19,6 +19,7 @@ from converter.errors import UsageError
 from converter.pipeline import Report, convert
 from converter.report.rules import engine_text, engines_text
 from converter.report.text import Printer
+from converter.report.verdict import told
 from converter.rules import loading
 from converter.rules.behaviours import LAUNCH
 from converter.rules.engine import all_releases, known_releases, nested, resolve
@@ -320,11 +321,12 @@ def test_an_unverified_engine_is_called_so_everywhere(tmp_path: Path) -> None:
     assert seal is not None
     [sealed] = seal["engines"]
     assert (sealed["proved_rules"], sealed["standing"]) == (False, "unverified")
-    table = {
-        line.split()[0]: line for line in printed(check(DRAFTERS / "a_plain")).splitlines() if "works after" in line
-    }
+    validated = check(DRAFTERS / "a_plain")
+    table = {row.engines[0].name: row.verdict for row in told(validated)}
     assert set(table) == set(loading.names("engines"))
-    assert [name for name, line in table.items() if words in line] == [TRT]
+    assert all(verdict.word.startswith("works") for verdict in table.values())
+    assert [name for name, verdict in table.items() if words in verdict.why] == [TRT]
+    assert words in " ".join(printed(validated).split())
 
 
 def test_strict_asks_for_more_than_an_unverified_engine(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_forcing_a_dialect_that_there_is_not() -> None:
 
 def test_an_output_is_not_read_as_a_trainer_s(tmp_path: Path) -> None:
     run(PRODUCERS / "specforge_hf", tmp_path / "out")
-    report = check(tmp_path / "out")
+    report = run(tmp_path / "out", tmp_path / "again")
     assert errors(report) == ["F112"] and "output of eagle3-convert" in finding(report, "F112").message
     assert errors(check(tmp_path / "out", dialect="specforge")) == ["F112"]
     with pytest.raises(UsageError, match="its capture points cannot be read"):

@@ -132,10 +132,15 @@ def test_the_verdict_comes_first() -> None:
 
 def test_verdicts_of_engines() -> None:
     told = {e["engine"]: e["verdict"] for e in document("validated")["engines"]}
-    assert told["sglang==0.5.23"]["word"] == told["vllm==0.33.0"]["word"] == "works after conversion"
-    command = told["vllm==0.33.0"]["command"]
-    assert command[0] == "eagle3-convert" and command[command.index("--engine") + 1] == "vllm==0.33.0"
-    assert told["sglang==0.5.9"] == {"word": "cannot", "why": "K105, K106", "command": []}
+    assert told["sglang==0.5.23"]["word"] == "works after conversion"
+    command = told["sglang==0.5.23"]["command"]
+    assert command[0] == "eagle3-convert" and command[command.index("--engine") + 1] == "sglang==0.5.23"
+    assert (told["vllm==0.33.0"]["word"], told["vllm==0.33.0"]["command"]) == ("works", [])
+    assert "Serve it with vllm 0.33.0" in page(document("validated"))
+    assert "vllm serve" in markdown(document("validated"))
+    assert told["sglang==0.5.9"]["word"] == "cannot" and told["sglang==0.5.9"]["command"] == []
+    why = told["sglang==0.5.9"]["why"]
+    assert why.startswith("fc_norm is true; it computes false (K105, K106); works in SGLang 0.5.12 to")
     engines = page(document("validated")).split('<ul class="engines">')[1].split("</ul>")[0]
     assert re.findall(r"</span>([a-z ]+)</span>", engines) == [v["word"] for v in told.values()]
     assert " ".join(command) in Page(page(document("validated"))).everything

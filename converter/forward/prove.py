@@ -27,7 +27,7 @@ from converter.forward.sample import Sample
 from converter.forward.scores import Scores, score
 from converter.forward.scores import as_json as scores_json
 from converter.forward.search import Alternatives, Judge, Judgement
-from converter.forward.sides import EngineFiles, Surroundings, engine, reference
+from converter.forward.sides import EngineFiles, Surroundings, engine, loaded_map, reference
 from converter.forward.states import States, random_states
 from converter.forward.target_head import TargetHead
 from converter.forward.unlike import measure
@@ -49,6 +49,7 @@ class Question:
     """What is to be proved and on what.
 
     refused        engines that cannot serve it: what that would cost is measured, and nothing is proved of them
+    as_it_is       engines that may serve the files as they lie there: whether they compute what was trained
     sample         None: random states, which show agreement and nothing else
     target         embedding, head and norm of the target where they are at hand
     layers         of the target, None where unknown
@@ -70,6 +71,7 @@ class Question:
     judgement: Judgement | None = None
     declared: Wiring | None = None
     unlike: tuple[str, Finding] | None = None
+    as_it_is: Sequence[EngineFiles] = ()
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class Proof:
     embedding   whose embedding rows the scored forward used
     judgement   the neighbours of the declared wiring, or what a search found
     costs       engine that cannot serve it, and what it would do to the drafts
+    as_it_is    engine that was run on the files as they lie there, and what it does otherwise; None where nothing
     """
 
     level: Level
@@ -107,6 +110,7 @@ class Proof:
     judgement: Judgement | None = None
     searched: bool = False
     costs: tuple[tuple[str, Finding], ...] = ()
+    as_it_is: tuple[tuple[str, Finding | None], ...] = ()
 
     @property
     def difference(self) -> float | None:
@@ -130,13 +134,16 @@ def prove(question: Question, told: Callable[[str], None] = _nobody) -> Proof:
         return Proof("none", (findings_of.not_computable(str(problem)),), str(device))
     found: list[Finding] = []
     runs: list[_Run] = []
-    for files in (*question.engines, *question.refused):
-        same = next((run for run in runs if _computes_the_same(files, run.files)), None)
+    lying: dict[str, Finding | None] = {}
+    for files in (*question.engines, *question.refused, *question.as_it_is):
+        same = next((run for run in runs if _computes_the_same(files, run.files, drafter)), None)
         try:
             _needs_states(files, sequences)
             runs.append(_Run(files, same.side if same else engine(files, drafter, first, around), same))
         except NotComputable as problem:
-            if files in question.engines:
+            if files.as_it_is:
+                lying[files.engine] = findings_of.not_computable(str(problem), files.engine)
+            elif files in question.engines:
                 found.append(findings_of.not_computable(str(problem), files.engine))
     alone = [run for run in runs if run.same is None]
     total = sum(len(s.tokens) - 1 for s in around.sequences)
@@ -156,21 +163,28 @@ def prove(question: Question, told: Callable[[str], None] = _nobody) -> Proof:
         difference, proved = evaluation.difference, run.files in question.engines
         if not evaluation.finite:
             found += [findings_of.not_finite(run.files.engine)] if proved else []
+            if run.files.as_it_is:
+                lying[run.files.engine] = findings_of.not_finite(run.files.engine)
             continue
         if proved:
             served.append((run.side, evaluation))
             changed = difference.choices / max(difference.rows, 1)
             agreements.append(Agreement(run.files.engine, difference.logits, changed))
+        if run.files.as_it_is:
+            lying.setdefault(run.files.engine, None)
         differs = difference.logits > TOLERANCE
         if differs and only_windows_move(first, run.side, around.sequences, question.steps, TOLERANCE):
-            moved.append(findings_of.windows_move(run.files.engine, difference))
+            moved += [] if run.files.as_it_is else [findings_of.windows_move(run.files.engine, difference)]
         elif differs or names_others(first, run.side):
             side = replace(run.side, label=run.files.engine)
             finding = disagreement(
                 first, side, trained, evaluation, around.sequences, question.steps, TOLERANCE, sample is not None
             )
-            found += [finding] if proved else []
-            costs += [] if proved else [(run.files.engine, finding)]
+            if run.files.as_it_is:
+                lying[run.files.engine] = finding
+            else:
+                found += [finding] if proved else []
+                costs += [] if proved else [(run.files.engine, finding)]
     scored_side, scored = served[0] if served else (first, trained)
     if not exact:
         around = _around(question, sequences)
@@ -186,6 +200,7 @@ def prove(question: Question, told: Callable[[str], None] = _nobody) -> Proof:
         sequences=len(sequences),
         embedding=scored_side.embedding.whose,
         costs=tuple(costs),
+        as_it_is=tuple(lying.items()),
     )
     return proof if sample is None else _on_sample(question, proof, sample, around, first, scored, told)
 
@@ -206,9 +221,9 @@ class _Run:
         return found
 
 
-def _computes_the_same(a: EngineFiles, b: EngineFiles) -> bool:
-    specs = [replace(f.spec, origins={}) for f in (a, b)]
-    return specs[0] == specs[1] and replace(a, engine="", spec=specs[0]) == replace(b, engine="", spec=specs[0])
+def _computes_the_same(a: EngineFiles, b: EngineFiles, drafter: Drafter) -> bool:
+    one, other = (replace(f, engine="", spec=replace(f.spec, origins={}), as_it_is=False) for f in (a, b))
+    return one == other and (a.as_it_is == b.as_it_is or torch.equal(loaded_map(a, drafter), loaded_map(b, drafter)))
 
 
 def _on_sample(
@@ -295,7 +310,8 @@ def _around(question: Question, sequences: Sequence[States], dtype: torch.dtype 
 
 def _random(question: Question) -> Sequence[States]:
     spec = question.drafter.spec
-    points = {*spec.capture_points, *(p for files in question.engines for p in files.spec.capture_points)}
+    served = (*question.engines, *question.as_it_is)
+    points = {*spec.capture_points, *(p for files in served for p in files.spec.capture_points)}
     points |= set() if EMBEDDING in question.drafter.tensors else {0}
     return random_states(points, spec.target_hidden_size, spec.vocab_size, _RANDOM)
 

@@ -30,6 +30,7 @@ class EngineFiles:
     spec    what the release computes (EngineRelease.view)
     names   canonical -> name in `checkpoint`, of what the release loads; d2t among them if it does
     stops   why the release computes nothing of it; "" where it runs
+    as_it_is  the files are those given; else, where they are the input's, those that would be written of it
     """
 
     engine: str
@@ -38,6 +39,7 @@ class EngineFiles:
     names: Mapping[str, str]
     takes_target_embedding: bool
     stops: str = ""
+    as_it_is: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def engine(files: EngineFiles, drafter: Drafter, first: Side, around: Surroundin
         DraftModel(spec, weights, windows_move=True),
         spec.capture_points,
         rows,
-        _loaded_map(files, drafter),
+        loaded_map(files, drafter),
         spec.vocab_size,
     )
 
@@ -122,11 +124,11 @@ def target_ids(vocab: VocabularyMap | None, spec: DrafterSpec) -> Tensor:
     return torch.arange(spec.draft_vocab_size) if vocab is None else torch.from_numpy(vocab.ids)
 
 
-def _loaded_map(files: EngineFiles, drafter: Drafter) -> Tensor:
-    """The map that the release reads: offsets in d2t, or none, and then draft ids are taken for target ids."""
+def loaded_map(files: EngineFiles, drafter: Drafter) -> Tensor:
+    """[Vd]: the map that the release reads: offsets in d2t, or none, and then draft ids are taken for target ids."""
     if "d2t" not in files.names:
         return torch.arange(files.spec.draft_vocab_size)
-    if files.checkpoint is drafter.checkpoint and drafter.vocab is not None:
+    if files.checkpoint is drafter.checkpoint and drafter.vocab is not None and not files.as_it_is:
         return torch.from_numpy(drafter.vocab.ids)  # nothing is written yet: the map as it would be
     offsets = tensor(files.checkpoint, files.names["d2t"]).long()
     return offsets + torch.arange(len(offsets))

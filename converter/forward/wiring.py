@@ -79,6 +79,11 @@ class Wiring:
             words += ["--set", f"rope_theta={self.rope_theta:g}"]
         return words
 
+    def has_options(self, other: Wiring | None) -> bool:
+        """Whether `options` says all in which this wiring differs from `other`."""
+        other = other or Wiring((), (), 0)
+        return replace(self, points=other.points, flags=other.flags, rope_theta=other.rope_theta) == other
+
     def as_json(self) -> dict[str, Any]:
         return {
             "points": list(self.points),

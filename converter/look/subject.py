@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from converter import seal
-from converter.checkpoint.header import DTYPE_NAMES
 from converter.checkpoint.reader import Checkpoint
+from converter.checks.as_it_is import derived_dtype
 from converter.checks.rows import check_embedding
 from converter.drafter.drafter import Drafter, Embedding, Provenance
 from converter.drafter.layout import expected_tensors
@@ -108,13 +108,6 @@ def open_subject(given: str, asked: Asked) -> Subject:
     if report.dialect is None:
         return Subject(report.source, _asked_target(asked), tuple(report.findings))
     return replace(_input(report, source, report.dialect), seal=document)
-
-
-def derived_dtype(checkpoint: Checkpoint, name: str | None) -> dict[str, tuple[Any, str]]:
-    """The dtype of a tensor as a field of the spec, for configs that do not state one."""
-    stored = checkpoint.tensors.get(name or "")
-    known = stored is not None and stored.info.dtype in DTYPE_NAMES
-    return {"dtype": (DTYPE_NAMES[stored.info.dtype], stored.name)} if known and stored is not None else {}
 
 
 # --- a trainer's drafter ------------------------------------------------------------------------------------
@@ -282,4 +275,4 @@ def _asked_target(asked: Asked) -> Target:
     return replace(target, architecture=asked.target_arch, where="--target-arch") if asked.target_arch else target
 
 
-__all__ = ["Asked", "Subject", "derived_dtype", "open_subject"]
+__all__ = ["Asked", "Subject", "open_subject"]

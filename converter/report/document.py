@@ -74,7 +74,7 @@ def as_json(report: Report) -> dict[str, Any]:
         else None,
         "sealed": {key: report.sealed[key] for key in _SEALED} if converted else None,
         "suits": [s.as_json() for s in report.suits] if converted else [],
-        "launch": launch_lines(report) if converted else [],
+        "launch": launch_lines(report) if converted or report.outcome == "validated" else [],
     }
 
 
@@ -112,18 +112,25 @@ def plain_value(value: Any) -> Any:
 
 
 def launch_lines(report: Report) -> list[dict[str, Any]]:
-    """One command per engine of the report: environment and words, and what has to be there first."""
-    plan, drafter, out = report.plan, report.drafter, report.request.out
-    if plan is None or drafter is None:
+    """One command per engine of the report that serves the output, or of `validate` the folder as it lies there:
+    environment and words, and what has to be there first."""
+    plan, drafter = report.plan, report.drafter
+    if drafter is None or (plan is None and report.request.out is not None):
         return []
     steps = drafter.provenance.speculative_tokens or DEFAULT_STEPS
+    if plan is not None:
+        engines, spec = plan.engines if plan.form is None else (), plan.spec
+    else:
+        engines = tuple(e for e in report.engines if of_engine(report, e).word == "works")
+        spec = replace(drafter.spec, capture_points=tuple(sorted(drafter.spec.capture_points)))
+    folder = report.opened.folder if plan is None and report.opened else Path(report.request.out or "OUT")
     lines = []
-    for engine in plan.engines if plan.form is None else ():
-        target, folder = report.target, Path(out or "OUT").absolute()
+    for engine in engines:
+        target, out = report.target, str(folder.absolute())
         if Path(target.name).is_dir():
             target = replace(target, name=str(Path(target.name).absolute()))
-        environment, command = engine.launch_command(target, str(folder), steps, plan.spec)
-        files, before = engine.launch_preparation(target, str(folder), steps, plan.spec)
+        environment, command = engine.launch_command(target, out, steps, spec)
+        files, before = engine.launch_preparation(target, out, steps, spec)
         line = {"engine": engine.requirement, "environment": environment, "command": command}
         lines.append(line | {"files": files, "before": before})
     return lines

@@ -355,8 +355,9 @@ class InspectPrinter(Printer):
         )
 
     def _last_line(self, it: Inspection) -> None:
+        given = shlex.quote(it.subject.source.given)
         if it.subject.is_output:
-            self._line("eagle3 validate takes what it was made from, not this output.")
+            self._line(f"which engines serve it, and whether it is as it was sealed: eagle3 validate {given}")
             return
         errors, warnings = it.count("error"), it.count("warning")
         words = f"{errors} error{'' if errors == 1 else 's'}, {warnings} warning{'' if warnings == 1 else 's'}"
@@ -364,7 +365,7 @@ class InspectPrinter(Printer):
         dialect = it.subject.dialect
         told = f" --dialect {dialect.name}" if dialect is not None and not it.subject.marks else ""
         release = f"=={dialect.release}" if told and dialect is not None and names_engine(dialect.name) else ""
-        self._line(f"{words}: eagle3 validate {shlex.quote(it.subject.source.given)}{told}{release}", style)
+        self._line(f"{words}: eagle3 validate {given}{told}{release}", style)
 
 
 def _made_for(engines: Sequence[str], to: str) -> str:

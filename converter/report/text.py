@@ -14,12 +14,12 @@ from converter import seal
 from converter.baseline import Baseline, Held, gone
 from converter.drafter.points import describe_points
 from converter.errors import Eagle3Error, InputError
-from converter.findings import Finding, counts, stops
+from converter.findings import Finding, counts
 from converter.pipeline import Report
 from converter.plan import TensorPlan
 from converter.report.document import launch_lines
 from converter.report.reading import moves
-from converter.report.verdict import convert_command, engine_list, headline, of_engine, vocabulary
+from converter.report.verdict import Row, convert_command, engine_list, headline, told, vocabulary
 from converter.report.words import clean, count, launch_text, size
 from converter.rules.engine import STANDINGS, EngineRelease, known_releases
 from converter.rules.forms import TrainerForm
@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     from converter.forward.search import Judgement
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+_WORD_STYLES = {"works": "bold green", "works after conversion": "bold green", "cannot": "bold red",
+                "unknown": "bold yellow", "not looked at": "bold"}  # fmt: skip
 _WIDTH = 110
 _GONE = 5  # entries of a baseline that no longer occur, shown without -v
+_LEAST = 32  # columns, below which a reason is no longer put beside its verdict
 
 
 class _Console(Console):
@@ -82,10 +85,10 @@ class Printer:
         checkpoint, spec = report.source.checkpoint, report.drafter.spec
         kind = "qwen3 layers" if spec.qk_norm else "MLA layers" if spec.latent is not None else "llama layers"
         layers = count(spec.num_hidden_layers, kind.removesuffix("s"))
-        release = f" {report.dialect.release}" if report.dialect.release else ""
+        title = f"{report.dialect.title} {report.dialect.release}".rstrip()
+        named = f"An output of eagle3-convert, read as {title} reads it" if report.read_as else f"{title} drafter"
         self._line(
-            f"{report.dialect.title}{release} drafter, {layers}, {checkpoint.count} tensors, "
-            f"{size(checkpoint.nbytes)}, from {report.request.source}"
+            f"{named}, {layers}, {checkpoint.count} tensors, {size(checkpoint.nbytes)}, from {report.request.source}"
         )
         target = report.target.architecture or "unknown"
         if report.target.layers:
@@ -143,13 +146,16 @@ class Printer:
         self._line(f"wrote {_folder(out)} ({written}, {seconds})   sealed: {out / seal.NAME}")
 
     def _serve(self, report: Report) -> None:
-        if report.request.to:
+        lines = launch_lines(report)
+        if not lines:
             return
-        self._line("\nServe it:", "bold")
+        self._gap()
+        self._line("Serve it:" if report.request.out is not None else "Serve it as it lies:", "bold")
         if report.request.target is None and report.target.name:
-            self._line("  # the target's name is the one in the drafter's config: check it")
+            place = "seal" if report.read_as else "config"
+            self._line(f"  # the target's name is the one in the drafter's {place}: check it")
         commands: dict[str, list[str]] = {}
-        for line in launch_lines(report):
+        for line in lines:
             commands.setdefault(launch_text(line), []).append(line["engine"])
         for command, engines in commands.items():
             if len(commands) > 1:
@@ -192,25 +198,39 @@ class Printer:
         spec = report.drafter.spec
         self._grid([("wiring", describe_points(spec.capture_points)), ("vocabulary", vocabulary(report))])
         self._findings(report.findings)
-        self._gap()
-        width = max(len(str(e)) for e in report.engines)
-        for engine in report.engines:
-            verdict = of_engine(report, engine)
-            self._hang(f"  {str(engine).ljust(width)}  {verdict.word}", verdict.why, "bold")
-        for engine in report.engines:
-            findings = report.verdicts[engine.requirement]
+        rows = told(report)
+        for engine in report.engines if self.verbose else [row.engines[-1] for row in rows]:
+            findings = (report.otherwise or report.verdicts)[engine.requirement]
             self._findings(f for f in findings if self.verbose or (f.severity == "error" and not f.allowed))
         self._gap()
         proof = _proof(report, self.verbose) if report.proof else [_unproved(report)]
         self._grid([("proof", line) for line in proof])
         if report.proof is not None and report.proof.searched and report.proof.judgement is not None:
             self._search(report, report.proof.judgement)
-        able = [e for e in report.engines if not report.refused and not stops(report.verdicts[e.requirement])]
-        if able:
+        self._verdicts(rows)
+        self._serve(report)
+        commands = [row.verdict.command for row in rows if row.verdict.command]
+        if commands:
             self._gap()
             self._line("Convert it:", "bold")
-        for engine in able:
-            self._line("  " + shlex.join(convert_command(report, engine.requirement)))
+        for command in commands:
+            self._line("  " + shlex.join(command))
+
+    def _verdicts(self, rows: Sequence[Row]) -> None:
+        """The table; where there is no room beside the words, the reasons stand below them."""
+        width = max(len("engine"), *(len(row.name) for row in rows))
+        wide = max(len("verdict"), *(len(row.verdict.word) for row in rows))
+        beside = self.console.width - width - wide - 6 >= _LEAST
+        self._gap()
+        self._line(f"  {'engine'.ljust(width)}  {'verdict'.ljust(wide)}  {'why' if beside else ''}".rstrip(), "dim")
+        for row in rows:
+            verdict = row.verdict
+            label, style = f"  {row.name.ljust(width)}  {verdict.word}", _WORD_STYLES[verdict.word]
+            if beside or not verdict.why:
+                self._hang(label, verdict.why, style, indent=width + wide + 4)
+            else:
+                self._line(label, style)
+                self._hang("", verdict.why, indent=2)
 
     def held(self, held: Sequence[Held], written: Baseline | None = None) -> None:
         """What a baseline took off, or what one that was just written holds."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
 from converter.checks.engine import span
 from converter.drafter.points import as_option
-from converter.findings import Finding, stops
+from converter.findings import Finding
 from converter.pipeline import Report
 from converter.report.words import mentions
 from converter.rules.engine import STANDINGS, EngineRelease, known_releases
@@ -18,11 +19,16 @@ from converter.rules.forms import TrainerForm
 Word = Literal["works", "works after conversion", "cannot", "unknown", "not looked at"]
 WORDS: tuple[Word, ...] = get_args(Word)
 
+_SERVED: Mapping[Word, str] = {"works": "as it lies", "works after conversion": "after eagle3-convert"}
+_UNDECLARED = {"A301", "A104"}  # errors that are mended by declaring what a sample says
+_DEPTH_UNKNOWN = "the target's last layer"
+
 
 @dataclass(frozen=True)
 class Verdict:
     """Of one engine.
 
+    word     works: the output, or of `validate` the folder as it lies there, served with the launch command
     why      what speaks against it, what is missing, or under which condition it works; may be empty
     command  what makes an output for it; empty where there is nothing to make
     """
@@ -30,6 +36,10 @@ class Verdict:
     word: Word
     why: str = ""
     command: tuple[str, ...] = ()
+
+    def says_what(self, other: Verdict) -> bool:
+        """Whether it says the same of another release."""
+        return (self.word, self.why) == (other.word, other.why)
 
     def as_json(self) -> dict[str, Any]:
         return {"word": self.word, "why": self.why, "command": list(self.command)}
@@ -65,15 +75,79 @@ def of_engine(report: Report, engine: EngineRelease) -> Verdict:
     return Verdict("not looked at", f"nothing was written because of {_codes(stopping)}")
 
 
+@dataclass(frozen=True)
+class Row:
+    """Releases of one engine of which the same is said; the command is that for the last of them."""
+
+    engines: tuple[EngineRelease, ...]
+    verdict: Verdict
+
+    @property
+    def name(self) -> str:
+        return engine_list(list(self.engines))
+
+
+def told(report: Report) -> list[Row]:
+    """The verdicts as a table has them: neighbouring releases with the same are one row."""
+    rows: list[Row] = []
+    for engine in report.engines:
+        verdict = of_engine(report, engine)
+        if rows and rows[-1].engines[0].name == engine.name and verdict.says_what(rows[-1].verdict):
+            rows[-1] = Row((*rows[-1].engines, engine), verdict)
+        else:
+            rows.append(Row((engine,), verdict))
+    return rows
+
+
 def _validated(report: Report, engine: EngineRelease) -> Verdict:
+    stopping = _stopping(report.findings)
+    if report.named and {f.code for f in stopping} <= _UNDECLARED:
+        return _with_named(report, engine)
     if report.refused or engine.requirement not in report.verdicts:
-        return Verdict("not looked at", f"the drafter is not in order: {_codes(_stopping(report.findings))}")
+        return Verdict("not looked at", f"the drafter is not in order: {_codes(stopping)}")
     errors = _stopping(report.verdicts[engine.requirement])
-    unknown = _unknown(report, errors)
-    if unknown or errors:
-        return Verdict("unknown", unknown) if unknown else Verdict("cannot", _codes(errors))
+    if unknown := _unknown(report, errors):
+        return Verdict("unknown", unknown)
+    if errors:
+        return Verdict("cannot", _reason(engine, errors))
+    spoiled = next((f for f in report.findings if f.code == "C231"), None)
+    if spoiled is not None:
+        return Verdict("unknown", f"{spoiled.message}: what was trained is not to be seen in it")
+    lying, how = report.as_it_is[engine.requirement], _how(report, engine)
+    if lying.works:
+        was_run = report.proof is not None and str(engine) in dict(report.proof.as_it_is)
+        return Verdict("works", _joined("as it lies it computes what was trained" if was_run else "", how))
+    if not lying.against:
+        return Verdict("unknown", f"as it lies it works {how}" if _DEPTH_UNKNOWN in how else lying.unknown)
+    parts = (how, f"as it lies: {lying.against[0]}") if _DEPTH_UNKNOWN in how else (lying.against[0], how)
     command = tuple(convert_command(report, engine.requirement))
-    return Verdict("works after conversion", _how(report, engine), command)
+    return Verdict("works after conversion", _joined(*parts), command)
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(filter(None, parts))
+
+
+def _with_named(report: Report, engine: EngineRelease) -> Verdict:
+    """Of a drafter that was trained with another wiring than it states, as the sample says."""
+    errors = _stopping(report.otherwise[engine.requirement])
+    if unknown := _unknown(report, errors):
+        return Verdict("unknown", unknown)
+    if errors:
+        return Verdict("cannot", f"trained as the sample says ({report.trained}): {_reason(engine, errors)}")
+    declared = "its config declares no points" if "A104" in _codes(report.findings) else "its config declares another"
+    why = f"the sample says what it was trained on ({report.trained}); {declared}"
+    command = tuple(convert_command(report, engine.requirement, report.named))
+    return Verdict("works after conversion", _joined(why, _how(report, engine)), command)
+
+
+def _reason(engine: EngineRelease, errors: Sequence[Finding]) -> str:
+    """Why a release cannot, in a sentence with its codes, and which ones can."""
+    first = next((f for f in errors if f.code.startswith("K")), errors[0])
+    said = first.message.removeprefix(f"{engine} ").replace(str(engine), "it")
+    able = [fix.removeprefix("works in ").partition(":")[0] for fix in first.fix if fix.startswith("works in ")]
+    nowhere = "" if able else "; ".join(fix for fix in first.fix if fix.startswith("no known release"))
+    return _joined(f"{said} ({_codes(errors)})", f"works in {', '.join(able)}" if able else nowhere)
 
 
 def engine_list(engines: list[EngineRelease]) -> str:
@@ -112,6 +186,7 @@ def convert_command(report: Report, engine: str, more: Iterable[str] = ()) -> li
     """`eagle3-convert` with what the user gave to this command."""
     asked, wish = report.request, report.request.wish
     words = ["eagle3-convert", asked.source, "OUT", *more]
+    said = {b.partition("=")[0] for a, b in pairwise(words) if a == "--set"}
     aux = asked.aux is not None and "--aux" not in words
     for option, value in (
         ("--engine", engine),
@@ -120,8 +195,8 @@ def convert_command(report: Report, engine: str, more: Iterable[str] = ()) -> li
         ("--aux", as_option(asked.aux) if aux and asked.aux else ""),
         ("--sample", wish.sample),
         ("--sample-points", as_option(wish.sample_points) if wish.sample_points else ""),
-        ("--dialect", asked.dialect),
-        *(("--set", f"{name}={_typed(value)}") for name, value in asked.given.items()),
+        ("--dialect", asked.dialect or report.read_as),
+        *(("--set", f"{name}={_typed(value)}") for name, value in asked.given.items() if name not in said),
         *(("--mapping", path) for path in _mappings(asked.command)),
         *(("--allow", code) for code in asked.allow),
     ):
@@ -168,13 +243,19 @@ def _done(report: Report) -> str:
 
 
 def _served_by(report: Report) -> str:
-    """The verdict of validate in a line: which engines can serve the drafter, and which cannot."""
+    """The verdict of validate in a line: which engines serve the drafter, how, and which do not."""
     if report.refused:
-        return f"Not in order: {_codes(_stopping(report.findings))}."
-    able = [e for e in report.engines if not stops(report.verdicts[e.requirement])]
-    unable = [e for e in report.engines if e not in able]
-    parts = [f"Can be served by {engine_list(able)}."] if able else []
-    return " ".join([*parts, *([f"Not by {engine_list(unable)}."] if unable else [])])
+        stopping = f"Not in order: {_codes(_stopping(report.findings))}."
+        mended = any(of_engine(report, e).word == "works after conversion" for e in report.engines)
+        return f"{stopping} The sample says: {shlex.join(report.named)}." if mended else stopping
+    by_word: dict[Word, list[EngineRelease]] = {}
+    for engine in report.engines:
+        by_word.setdefault(of_engine(report, engine).word, []).append(engine)
+    able = [f"by {engine_list(by_word[word])} {how}" for word, how in _SERVED.items() if word in by_word]
+    parts = [f"Served {'; '.join(able)}."] if able else []
+    if "cannot" in by_word:
+        parts.append(f"{'Not' if able else 'Not served'} by {engine_list(by_word['cannot'])}.")
+    return " ".join([*parts, *([f"Unknown of {engine_list(by_word['unknown'])}."] if "unknown" in by_word else [])])
 
 
 def _unknown(report: Report, findings: Iterable[Finding]) -> str:
@@ -199,5 +280,5 @@ def _codes(findings: Iterable[Finding]) -> str:
 def _how(report: Report, engine: EngineRelease) -> str:
     """Under which condition it works, or how that is known; "" where there is nothing to say."""
     if any(f.code == "A108" for f in report.findings):
-        return "if all its points lie before the target's last layer (--target checks it)"
+        return f"if all its points lie before {_DEPTH_UNKNOWN} (--target checks it)"
     return "" if engine.proved else STANDINGS[engine.standing]

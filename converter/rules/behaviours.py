@@ -341,7 +341,7 @@ def _window_to_left_reach(windows: tuple[int | None, ...]) -> int | None:
 
 def _left_reach_to_window(reach: Any, values: Values) -> tuple[int | None, ...]:
     layers: int = values["num_hidden_layers"]
-    return (None if reach is None else reach + 1,) * layers
+    return (None if reach is None else whole_number(reach, least=0) + 1,) * layers
 
 
 def _layers_before(points: tuple[int, ...]) -> list[int]:
@@ -350,7 +350,11 @@ def _layers_before(points: tuple[int, ...]) -> list[int]:
 
 
 def _points_after(layers: Any, values: Values) -> tuple[int, ...] | None:
-    return None if layers is None else tuple(layer + 1 for layer in layers)
+    if layers is None:
+        return None
+    if not isinstance(layers, list):
+        raise Unreadable("a list of layers")
+    return tuple(whole_number(layer, least=-1) + 1 for layer in layers)
 
 
 # How llama.cpp's converter is told in which type to write the weights.

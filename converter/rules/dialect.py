@@ -215,9 +215,11 @@ def read(
     target: Target,
     points: Sequence[int] | None = None,
     given: Mapping[str, Any] | None = None,
+    launch: Mapping[str, Any] | None = None,
 ) -> DialectReading:
     """Read spec, tensor names and provenance; `points` (from --aux) and fields `given` (--set) outrank the config.
 
+    launch  what an engine, whose form this is, is told beside the config: value by option
     Every tensor and config key is mapped, dropped for a stated reason, or reported.
     """
     rules = dialect.rules
@@ -247,7 +249,7 @@ def read(
             findings.append(_unknown_tensor(dialect, name, tensors.get(canonical or "")))
     fc = checkpoint.tensors.get(tensors.get("fc.weight", ""))
     derived = {"dtype": (DTYPE_NAMES[fc.info.dtype], fc.name)} if fc and fc.info.dtype in DTYPE_NAMES else None
-    reading = read_spec(config, rules["fields"], meaning, given=fields, derived=derived)
+    reading = read_spec(config, rules["fields"], meaning, given=fields, derived=derived, launch=launch)
     spec = reading.spec
     if spec is not None and "rope_theta" in fields:
         origins = {**spec.origins, "rope": Origin("given", "on the command line")}

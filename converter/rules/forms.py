@@ -7,7 +7,7 @@ by its rules and compared, so what its form cannot say is found without a list o
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -156,8 +156,33 @@ def reading_engine(requirement: str, config: Mapping[str, Any]) -> tuple[EngineR
     return releases[0].serving_config(flat), flat
 
 
-def engine_dialect(engine: EngineRelease, target: Target) -> Dialect:
+def written_for(requirements: Sequence[str], config: Mapping[str, Any]) -> list[EngineRelease]:
+    """The releases that an output names, those that are known here and read its config."""
+    found = []
+    for requirement in requirements:
+        try:
+            found.append(reading_engine(requirement, config)[0])
+        except UsageError:  # of rules that are not here (--mapping)
+            continue
+    return found
+
+
+def own_reader(requirements: Sequence[str], config: Mapping[str, Any], target: Target, launched: bool) -> str:
+    """The first release that an output was written for and that can say what is in it, as `--dialect` takes it.
+
+    launched  what is told at launch is known, the capture points perhaps among it
+
+    "" where none can.
+    """
+    able = [e for e in written_for(requirements, config) if e.target(target.architecture) is not None]
+    able.sort(key=lambda engine: engine.points_at_launch and not launched)
+    return able[0].requirement if able else ""
+
+
+def engine_dialect(engine: EngineRelease, target: Target, also: Sequence[EngineRelease] | None = None) -> Dialect:
     """What an engine release reads, as a dialect; what ids mean follows from the target's class.
+
+    also  the releases that an output was written for, whose names and keys lie in it too; then nothing in it is open
 
     Raises UsageError where the class is not known.
     """
@@ -168,7 +193,7 @@ def engine_dialect(engine: EngineRelease, target: Target) -> Dialect:
             f"--dialect {engine.requirement}: what its ids mean depends on the target's class, and none is known"
             f"{known}; give --target FOLDER, or --target-arch CLASS"
         )
-    rules = engine.rules
+    rules, others = engine.rules, also or ()
     own = {"when": [{"tensor": "embed_tokens.weight"}], "kind": "unlike", "where": "embed_tokens.weight"}
     replaced = {
         **own,
@@ -183,13 +208,13 @@ def engine_dialect(engine: EngineRelease, target: Target) -> Dialect:
         rules={
             "recognise": [],
             "tensors": rules["tensors"],
-            "drop": rules["ignored_tensors"],
+            "drop": {name: why for other in (*others, engine) for name, why in other.rules["ignored_tensors"].items()},
             "vocabulary_map": "offsets",
             # Points that are named at launch are not those that the engine falls back on.
             "ids": {"rule": rule.id_rule, "default": None if engine.points_at_launch else rule.default_points},
             "fields": {f: {"keys": (), **read} if "launch" in read else read for f, read in rules["read"].items()},
             "carry": ["quantization_config"],
-            "ignore": dict.fromkeys(rules["write"], "written for engines"),
-            "cautions": [replaced] if rules["embedding"] != "own_if_present" else [],
+            "ignore": {key: "written for engines" for other in (*others, engine) for key in other.rules["write"]},
+            "cautions": [replaced] if rules["embedding"] != "own_if_present" and also is None else [],
         },
     )
