@@ -97,7 +97,7 @@ def test_the_verdict_of_an_engine_stays_what_it_is(tmp_path: Path) -> None:
         ("K103", "error", True)
     ]  # fmt: skip
     assert found["baseline"] == {"file": str(tmp_path / "b.json"), "accepted": 1, "gone": []}
-    assert found["headline"] == "Not by sglang 0.5.23."
+    assert found["headline"] == "Not served by sglang 0.5.23."
 
 
 def test_a_new_fault_that_takes_the_last_engine_counts(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_the_command_writes_tells_and_drops(tmp_path: Path) -> None:
     assert wrote.exit_code == 0 and f"wrote {file}: 2 entries" in wrote.output
     done = validate(source, *options, "--baseline", file)
     assert done.exit_code == 0 and f"2 findings accepted by {file} (-v shows them)" in done.output
-    assert "K103: " not in done.output and "error K103" not in done.output and "Not by sglang" in done.output
+    assert "K103: " not in done.output and "error K103" not in done.output and "Not served by sglang" in done.output
     shown = validate(source, *options, "--baseline", file, "-v").output
     assert "accepted K103  norm_before_residual" in shown and "accepted C204" in shown
     shutil.rmtree(source)

@@ -65,7 +65,7 @@ def test_each_is_told_in_the_order_given_and_the_worst_decides() -> None:
     assert found["exit_code"] == mixed().exit_code == 3
     assert found["headline"] == "4 drafters: 2 in order, 1 not in order, 1 could not be read."
     words = [{e["engine"]: e["word"] for e in row["engines"]} for row in found["summary"]]
-    assert words[0] == {ENGINES[0]: "cannot", ENGINES[1]: "works after conversion"} and words[1] == {}
+    assert words[0] == {ENGINES[0]: "cannot", ENGINES[1]: "works"} and words[1] == {}
     assert several(GIVEN[0], GIVEN[3]).exit_code == 1 and several(GIVEN[0], GIVEN[2]).exit_code == 0
 
 
@@ -88,7 +88,7 @@ def test_the_table_comes_first_and_errors_of_those_not_in_order_below() -> None:
     assert lines[0].startswith("4 drafters: ") and not any(line != line.rstrip() for line in lines)
     table, _, rest = text.partition("\n\n" + str(GIVEN[1]))
     assert [line.split()[0] for line in table.splitlines() if str(DRAFTERS) in line] == [str(g) for g in GIVEN[:3]]
-    assert re.search(r"l_defaults +speculators +cannot K103 +converts +0 +0\n", table)
+    assert re.search(r"l_defaults +speculators +cannot K103 +works +0 +0\n", table)
     assert re.search(r"nowhere +- +- +- +1 +0\n", table) and "error" not in table.partition("warnings")[2]
     assert f"error F100  {GIVEN[1]} does not exist" in rest and "error F112" in rest
     assert "K103" not in rest  # it is in order: one engine can serve it
@@ -113,7 +113,7 @@ def test_names_too_long_for_the_line_have_one_of_their_own(monkeypatch: pytest.M
     monkeypatch.setattr("converter.report.text._WIDTH", 60)
     lines = printed(mixed()).splitlines()
     at = lines.index(f"  {GIVEN[0]}")
-    assert lines[at + 1].split() == ["speculators", "cannot", "K103", "converts", "0", "0"]
+    assert lines[at + 1].split() == ["speculators", "cannot", "K103", "works", "0", "0"]
 
 
 def test_a_sample_gives_every_drafter_its_accuracy() -> None:
@@ -213,7 +213,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 def test_one_drafter_is_told_as_it_always_was() -> None:
     alone = validate(GIVEN[0], "--target", TARGET)
-    assert alone.exit_code == 0 and alone.stdout.startswith("Can be served by vllm 0.33.0. Not by ")
+    assert alone.exit_code == 0 and alone.stdout.startswith("Served by vllm 0.33.0 as it lies. Not by ")
     assert json.loads(validate(GIVEN[0], "--target", TARGET, "--json").stdout)["schema"] == "eagle3-convert/report/1"
 
 

@@ -215,9 +215,14 @@ def _row(single: Single) -> dict[str, Any]:
     }
 
 
-def _verdict_of(found: Document, engine: Mapping[str, Any]) -> dict[str, str]:
+def _verdict_of(found: Document, engine: Mapping[str, Any]) -> dict[str, Any]:
     said = verdict(found, engine)
-    return {"word": said["word"], "why": said["why"]}
+    return {"word": said["word"], "why": said["why"], "codes": list(dict.fromkeys(_against(engine["findings"])))}
+
+
+def _against(said: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Codes of what speaks against an engine, also where a baseline accepts it."""
+    return (f["code"] for f in said if f["severity"] == "error" and not f["allowed"])
 
 
 # --- SARIF and JUnit ----------------------------------------------------------------------------------------------
@@ -303,7 +308,7 @@ class SeveralPrinter(Printer):
 def _cell(said: Mapping[str, Any]) -> str:
     """`converts`, or `cannot K103`."""
     word = said["word"]
-    return f"{word} {said['why']}" if word == "cannot" else _SHORT.get(word, word)
+    return " ".join([word, ", ".join(said["codes"])]) if word == "cannot" else _SHORT.get(word, word)
 
 
 def _faults(one: Document) -> Iterator[tuple[str, str]]:
