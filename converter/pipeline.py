@@ -28,6 +28,7 @@ from converter.drafter.target import Target
 from converter.drafter.vocab import VocabularyMap, decide
 from converter.errors import InputError, OutputError, UsageError
 from converter.findings import Finding, error, judge, note, stops, warning
+from converter.hub.ids import pinned
 from converter.output import Progress, check_out, not_finite, write_weights
 from converter.plan import Plan, make_plan
 from converter.proving import Wish, question_of, read_proof_sample, unwritten, written
@@ -156,7 +157,8 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
     report = _read(request, told)
     if not request.dry_run:
         recover(normal(request.out))
-        check_out(request.out, request.source, request.force)
+        assert report.source is not None
+        check_out(request.out, str(report.source.folder) if report.source.commit else request.source, request.force)
     if report.drafter is None or report.refused:
         return report
     assert report.source is not None
@@ -261,6 +263,7 @@ def _read(request: Request, told: Callable[[str], None]) -> Report:
         wanted = request.engines or (("sglang",) if request.out is not None else tuple(loading.names("engines")))
         report.engines = [release for requirement in wanted for release in resolve(requirement)]
     report.source = source = open_source(request.source)
+    _add(report, source.notes)
     sealed = seal.read_seal(source.folder)
     served = names_engine(request.dialect)
     dialect_asked = request.dialect
@@ -284,6 +287,7 @@ def _read(request: Request, told: Callable[[str], None]) -> Report:
             _add(report, [_unrecognised(source)])
             return report
     target = read_target(request.target) if request.target is not None else Target()
+    _add(report, target.notes)
     if request.target_arch:
         target = replace(target, architecture=request.target_arch)
     elif sealed is not None and not target.architecture:
@@ -469,7 +473,7 @@ def _target_weights(report: Report, spec: DrafterSpec) -> TargetWeights | None:
     target = report.request.target
     if target is None or report.target.hidden_size != spec.target_hidden_size:
         return None
-    return read_target_weights(target, spec.vocab_size, spec.target_hidden_size)
+    return read_target_weights(pinned(target, report.target.commit), spec.vocab_size, spec.target_hidden_size)
 
 
 def _with_head_rows(
@@ -572,13 +576,14 @@ def _write(report: Report, plan: Plan, progress: Progress) -> None:
         report.sealed = seal.make_seal(
             command=request.command,
             given=request.source,
+            commit=source.commit,
             config_file=source.folder / "config.json",
             plan=plan,
             written=report.written,
             input_digests=input_digests,
             proof=proof_json(report),
             findings=report.findings,
-            target={"name": report.target.name, "architecture": report.target.architecture},
+            target={k: getattr(report.target, k) for k in ("name", "architecture", "commit")},
         )
         seal.write_json(staging.folder / seal.NAME, report.sealed)
         staging.commit(replace=request.force)

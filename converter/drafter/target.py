@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from converter.drafter.spec import Rope
+from converter.findings import Finding
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Target:
     model_type    of its text model, as transformers names it
     norm_eps      epsilon of its norms
     where         what these facts were read from
+    commit        of the repository on the Hub that they were read from, 40 hex digits
+    notes         what is to be said of that
     """
 
     name: str = ""
@@ -31,3 +34,5 @@ class Target:
     model_type: str = ""
     norm_eps: float | None = None
     where: str = ""
+    commit: str = ""
+    notes: tuple[Finding, ...] = ()

@@ -19,7 +19,7 @@ from converter.plan import TensorPlan
 from converter.report.document import launch_lines
 from converter.report.reading import moves
 from converter.report.verdict import convert_command, engine_list, headline, of_engine, vocabulary
-from converter.report.words import clean, count, launch_text, size
+from converter.report.words import at_commit, clean, count, launch_text, size
 from converter.rules.engine import STANDINGS, EngineRelease, known_releases
 from converter.rules.forms import TrainerForm
 
@@ -83,7 +83,7 @@ class Printer:
         release = f" {report.dialect.release}" if report.dialect.release else ""
         self._line(
             f"{report.dialect.title}{release} drafter, {layers}, {checkpoint.count} tensors, "
-            f"{size(checkpoint.nbytes)}, from {report.request.source}"
+            f"{size(checkpoint.nbytes)}, from {report.request.source}{at_commit(report.source.commit)}"
         )
         target = report.target.architecture or "unknown"
         if report.target.layers:
