@@ -1,7 +1,7 @@
 """Runs commands of eagle3 in a process of its own, in which huggingface_hub has one environment from its first import.
 
-huggingface_hub reads HF_ENDPOINT, HF_HOME and HF_HUB_OFFLINE once, when it is imported; a process for each command would
-cost seconds of imports. HF_TOKEN is read with every request, so that it may be another for each command.
+huggingface_hub reads HF_ENDPOINT, HF_HOME and HF_HUB_OFFLINE once, when it is imported; a process for each command
+would cost seconds of imports. HF_TOKEN is read with every request, so that it may be another for each command.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Client:
     """A process with its own home; commands are words of the command line behind `eagle3`."""
 
     def __init__(self, home: Path, **environment: str) -> None:
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING")) and "proxy" not in k.lower()}
+        theirs = ("HF_", "HUGGING", "HTTP_", "HTTPS_", "ALL_PROXY", "NO_PROXY")
+        clean = {k: v for k, v in os.environ.items() if not k.upper().startswith(theirs)}
         clean |= {"HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", **environment}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.hub_client"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -50,7 +51,16 @@ class Client:
 
     def __call__(self, *words: str | Path, token: str = "", cwd: Path = ROOT) -> Done:
         assert self._process.stdin and self._process.stdout
-        line = {"words": [str(w) for w in words], "token": token, "cwd": str(cwd)}
+        return self._ask({"words": [str(w) for w in words], "token": token, "cwd": str(cwd)})
+
+    def api(self, method: str, *arguments: Any, token: str = "", **options: Any) -> Any:
+        """What a method of huggingface_hub's HfApi returns, as JSON."""
+        done = self._ask({"api": [method, arguments, options], "token": token, "cwd": str(ROOT)})
+        assert done.code == 0, done.stderr
+        return done.json
+
+    def _ask(self, line: dict[str, Any]) -> Done:
+        assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps(line) + "\n")
         self._process.stdin.flush()
         return Done(**json.loads(self._process.stdout.readline()))
@@ -62,17 +72,27 @@ class Client:
         self._process.wait(10)
 
 
-def _run(words: list[str]) -> int:
-    from converter.cli import eagle3
-
+def _run(wanted: dict[str, Any]) -> int:
     try:
-        eagle3(words)
+        if "api" in wanted:
+            _api(*wanted["api"])
+        else:
+            from converter.cli import eagle3
+
+            eagle3(wanted["words"])
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
         return -1
     return 0
+
+
+def _api(method: str, arguments: list[Any], options: dict[str, Any]) -> None:
+    from huggingface_hub import HfApi
+
+    found = getattr(HfApi(), method)(*arguments, **options)
+    print(json.dumps(found if isinstance(found, dict) else list(found), default=vars))
 
 
 def _serve() -> None:
@@ -85,7 +105,7 @@ def _serve() -> None:
         os.chdir(wanted["cwd"])
         out, err, started = io.StringIO(), io.StringIO(), time.monotonic()
         with redirect_stdout(out), redirect_stderr(err):
-            code = _run(wanted["words"])
+            code = _run(wanted)
         seconds = time.monotonic() - started
         answer = {"code": code, "stdout": out.getvalue(), "stderr": err.getvalue(), "seconds": seconds}
         answers.write(json.dumps(answer) + "\n")

@@ -1,4 +1,4 @@
-"""A Hugging Face Hub on this machine: what huggingface_hub's own client asks of one, over HTTP, from repositories on disk.
+"""A Hugging Face Hub on this machine: what huggingface_hub's own client asks of one, from repositories on disk.
 
 It speaks the reading half of the API as client releases 0.26 to 2.4 use it: information about a repository, its tree
 (paged), the files (HEAD and GET, ranges, redirects of large ones to another origin, as the Hub's storage is one),
@@ -109,9 +109,7 @@ def _git_id(data: bytes) -> str:
 
 def files_of(folder: Path, under: str = "") -> dict[str, Path | bytes | None]:
     """All files of a folder, as `Repository.commit` takes them, in a folder of the repository."""
-    return {
-        under + p.relative_to(folder).as_posix(): p for p in sorted(folder.rglob("*")) if p.is_file()
-    }
+    return {under + p.relative_to(folder).as_posix(): p for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 # --- the server ---------------------------------------------------------------------------------------------
@@ -132,13 +130,14 @@ class Asked:
 
 @dataclass
 class Fault:
-    """What happens instead, `times` times, to requests whose path has `where` in it.
+    """What happens instead, `times` times, to requests whose path has `where` in it and whose Range begins so.
 
     status 0: the body is cut after `after` bytes. With `ranges` false a Range header is passed over.
     """
 
     where: str
     status: int = 0
+    range: str = ""
     after: int = 0
     retry_after: str = ""
     ranges: bool = True
@@ -164,9 +163,10 @@ class Hub:
         repository.commit(files, "add files")
         return repository
 
-    def fault(self, method: str, path: str) -> Fault | None:
+    def fault(self, asked: Asked) -> Fault | None:
         for fault in self.faults:
-            if fault.times and fault.where in path and fault.method == method:
+            fits = fault.where in asked.path and fault.method == asked.method
+            if fault.times and fits and asked.range.startswith(fault.range):
                 fault.times -= 1
                 return fault
         return None
@@ -218,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.command, path, parse_qs(parts.query), self.headers.get("Range", ""), bool(signed)
         )
         hub.asked.append(asked)
-        self.fault = hub.fault(self.command, path)
+        self.fault = hub.fault(asked)
         try:
             if self.fault is not None and self.fault.status:
                 wait = {"Retry-After": self.fault.retry_after} if self.fault.retry_after else {}

@@ -17,7 +17,7 @@ _REPO = r"(?P<repo>(?!.*(?:--|\.\.))[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*)"
 _SHORT = re.compile(rf"{_REPO}(@(?P<revision>[\w./-]+))?", re.ASCII)
 # Paths collapse the slashes; revisions with a slash are spelt %2F, but for those of pull requests and conversions.
 _URI = re.compile(
-    r"hf:/+(models/)?(?P<repo>[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*)"
+    r"hf:/+(models/)?(?!(?:datasets|spaces|kernels|buckets)/)(?P<repo>[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*)"
     r"(@(?P<revision>refs/(pr/\d+|convert/[\w.-]+)|[^/@]+))?(/(?P<path>.+))?",
     re.ASCII,
 )

@@ -110,7 +110,14 @@ def _no_drafter(folder: HubId, files: Collection[str], names: Collection[str]) -
                 fix=(f"name {which} {newest}",),
             )
         )
-    weights = [n for n in names if n.endswith(".safetensors")]
+    weights = [n for n in names if n.endswith(".safetensors") or n in WEIGHTS]
+    states = sorted(n for n in names if n.endswith(ENDINGS) and n not in WEIGHTS)
+    fix = f"check the name: {endpoint()}/{folder.repo}"
+    if weights:
+        fix = "push the config.json that the trainer wrote beside the weights"
+    elif states and CONFIG in names:
+        get = f"hf download {folder.repo} --local-dir drafter --include '{folder.file('*')}'"
+        fix = f"if one of them holds the drafter: {get}    and name the file"
     kinds = (".safetensors", ".gguf", *ENDINGS)
     shown = sorted(n for n in names if n == CONFIG or n.endswith(kinds)) or sorted(names)
     return InputError(
@@ -120,11 +127,7 @@ def _no_drafter(folder: HubId, files: Collection[str], names: Collection[str]) -
             where=str(folder),
             found=", ".join(shown[:8])[:300] + (", ..." if len(shown) > 8 else "") if shown else "no files there",
             expected=CONFIG if weights else f"{CONFIG} and {SINGLE}, or shards with {INDEX}",
-            fix=(
-                "push the config.json that the trainer wrote beside the weights"
-                if weights
-                else f"check the name: {endpoint()}/{folder.repo}",
-            ),
+            fix=(fix,),
         )
     )
 
