@@ -21,7 +21,7 @@ from converter.checkpoint.jsonfile import read_object
 from converter.checkpoint.reader import INDEX, SINGLE, Checkpoint, StoredTensor, open_checkpoint
 from converter.hub.ids import HubId
 from converter.hub.refusals import NoRanges, explained, not_cached
-from converter.hub.snapshot import CONFIG, LIBRARY, Snapshot, cached, look_up
+from converter.hub.snapshot import CONFIG, LIBRARY, Snapshot, cached, look_up, persistently
 
 if TYPE_CHECKING:
     import numpy as np
@@ -155,7 +155,7 @@ def _fetch_to_file(snapshot: Snapshot, file: str, first: int, end: int, place: P
             return
         try:
             with part.open("ab") as out, _bar(what, end - first, out.tell()) as advance, _bars_off():
-                _fetch_range(snapshot, file, first, end, out, out.tell(), advance)
+                _fetch_range(snapshot, file, first + out.tell(), end, out, advance)
                 out.flush()
                 os.fsync(out.fileno())
         except NoRanges:
@@ -167,21 +167,22 @@ def _fetch_to_file(snapshot: Snapshot, file: str, first: int, end: int, place: P
 class _Exactly:
     """A file that takes `most` bytes: a server that knows no ranges sends all of a model."""
 
-    def __init__(self, file: BinaryIO, done: int, most: int, advance: Callable[[int], object] | None) -> None:
-        self._file, self._done, self._most, self._advance = file, done, most, advance
+    def __init__(self, file: BinaryIO, most: int, advance: Callable[[int], object] | None) -> None:
+        self._file, self._most, self._advance = file, most, advance
+        self._written = 0
 
     def write(self, data: bytes) -> int:
-        if self._done + len(data) > self._most:
+        if self._written + len(data) > self._most:
             raise NoRanges("more bytes than were asked for")
-        self._done += len(data)
+        self._written += len(data)
         if self._advance is not None:
             self._advance(len(data))
         return self._file.write(data)
 
     def tell(self) -> int:
-        return self._done
+        return self._written
 
-    def seek(self, *_: int) -> int:  # what is done is not served again, so all of it is sent
+    def seek(self, *_: int) -> int:  # the client goes back where only the rest was asked for, and everything is sent
         raise NoRanges("the rest was asked for, and everything is sent")
 
 
@@ -191,27 +192,29 @@ def _fetch_range(
     first: int,
     end: int,
     out: BinaryIO,
-    done: int = 0,
     advance: Callable[[int], object] | None = None,
 ) -> None:
-    """Append bytes first + done..end-1 of `file` to `out`, in blocks; a connection that is cut is taken up again."""
+    """Append bytes first..end-1 of `file` to `out`, in blocks; a connection that breaks is taken up again."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
-    if first + done >= end:
-        return
     named = snapshot.named
-    headers = {**build_hf_headers(**LIBRARY), "Range": f"bytes={first}-{end - 1}", "Accept-Encoding": "identity"}
+    url = hf_hub_url(named.repo, file, revision=snapshot.commit)
+    headers = {**build_hf_headers(**LIBRARY), "Accept-Encoding": "identity"}
+
+    def go_on() -> None:
+        nonlocal first
+        target: Any = _Exactly(out, end - first, advance)
+        wanted = {**headers, "Range": f"bytes={first}-{end - 1}"}
+        try:
+            http_get(url, target, headers=wanted, expected_size=end - first, displayed_filename=file)
+        finally:
+            first += target.tell()
+
     with explained(named, file):
-        http_get(
-            hf_hub_url(named.repo, file, revision=snapshot.commit),
-            _Exactly(out, done, end - first, advance),  # type: ignore[arg-type]
-            resume_size=done,
-            headers=headers,
-            expected_size=end - first,
-            displayed_filename=file,
-        )
+        if first < end:
+            persistently(go_on)
 
 
 def _folder(named: HubId) -> Path:

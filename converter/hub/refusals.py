@@ -49,6 +49,11 @@ def unreachable(problem: BaseException) -> bool:
     return status == 429 or status >= 500 if status else not _here(problem)
 
 
+def broken(problem: BaseException) -> bool:
+    """Whether a connection ended in the midst of an answer: as requests, then as httpx calls that."""
+    return type(problem).__name__ in ("ChunkedEncodingError", "RemoteProtocolError", "ReadError")
+
+
 def endpoint() -> str:
     """The Hub that is asked, without a password that HF_ENDPOINT may hold."""
     from huggingface_hub import constants
@@ -113,9 +118,10 @@ def refusal(named: HubId, problem: BaseException, file: str = "") -> InputError 
         wait = "ask less often, or log in: hf auth login" if status == 429 else "try again"
         return _refused(named, "H407", f"{endpoint()} answers {status}: {_words(problem)}", file,
                         fix=(f"{wait}; files that are whole are not fetched again",))  # fmt: skip
+    state = "ends the connection too early" if broken(problem) else "cannot be reached"
     proxied = any(os.environ.get(k) or os.environ.get(k.lower()) for k in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"))
     return _refused(
-        named, "H406", f"{file + ' of ' if file else ''}{named.repo}: {endpoint()} cannot be reached", file,
+        named, "H406", f"{file + ' of ' if file else ''}{named.repo}: {endpoint()} {state}", file,
         found=_words(problem),
         fix=(f"check the network{', HTTPS_PROXY' if proxied else ''}{' and HF_ENDPOINT' if _mirror() else ''}",
              f"or: hf download {named.repo}    where there is a network, and give the folder"),

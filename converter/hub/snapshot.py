@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from json import JSONDecodeError
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from converter.findings import Finding, note, warning
 from converter.hub.ids import HubId, also_an_id
-from converter.hub.refusals import endpoint, explained, no_file, no_hub, not_cached, transport_errors, unreachable
+from converter.hub.refusals import (
+    broken,
+    endpoint,
+    explained,
+    no_file,
+    no_hub,
+    not_cached,
+    transport_errors,
+    unreachable,
+)
 from converter.version import __version__
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo
+
+T = TypeVar("T")
 
 CONFIG = "config.json"
 LIBRARY: dict[str, Any] = {"library_name": "eagle3-convert", "library_version": __version__}
@@ -54,7 +65,7 @@ class Snapshot:
         from huggingface_hub import hf_hub_download
 
         with explained(self.named, file):
-            return Path(hf_hub_download(self.named.repo, file, revision=self.commit, **LIBRARY))
+            return Path(persistently(lambda: hf_hub_download(self.named.repo, file, revision=self.commit, **LIBRARY)))
 
     def root(self, file: str) -> Path:
         """The folder of this commit in the cache, in which `file` is."""
@@ -94,6 +105,18 @@ def cached(named: HubId, file: str) -> Path | None:
 
     path = try_to_load_from_cache(named.repo, file, revision=named.revision or None)
     return Path(path) if isinstance(path, str) else None
+
+
+def persistently(fetch: Callable[[], T]) -> T:
+    """Try again where a connection broke: of the client's releases 2.4.0 goes on by itself, 1.0.1 and 0.36 do not."""
+    for _ in range(_TRIES - 1):
+        try:
+            return fetch()
+        except transport_errors() as problem:
+            if not broken(problem):
+                raise
+            time.sleep(1)
+    return fetch()
 
 
 def two_meanings(given: str) -> tuple[Finding, ...]:
