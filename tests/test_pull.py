@@ -228,6 +228,7 @@ def test_revisions_and_folders(world: World, tmp_path: Path) -> None:
     done = world("diff", "hf://org/run/checkpoints/9", "hf://org/run@v1.0/drafter", "--json")
     assert done.code == 1 and done.json["b"]["commit"] == run.refs["v1.0"]
     assert_published(done.json, "diff")
+    assert not world("validate", "org/a", "-q").text
     assert f"commit {first[:7]}" in world("diff", "hf://org/run/checkpoints/9", "org/a").stdout
 
 
@@ -273,7 +274,7 @@ def test_nothing_is_fetched_twice(world: World, tmp_path: Path) -> None:
     assert "H412" not in nobody("validate", f"org/a@{commit}").text
     missing = nobody("validate", "org/never")
     refused(missing, "H406", "cannot be reached", "HF_ENDPOINT")
-    assert missing.seconds < 3
+    assert missing.seconds < 10  # the client's own attempts take 23
     nobody.close()
 
 
@@ -283,7 +284,7 @@ def test_a_server_that_says_nothing(tmp_path: Path) -> None:
         done = client("validate", "org/a")
         client.close()
     refused(done, "H406", f"{url} cannot be reached")
-    assert done.seconds < 8 and "secret" not in done.text
+    assert done.seconds < 15 and "secret" not in done.text
 
 
 # --- targets ------------------------------------------------------------------------------------------------
@@ -325,10 +326,11 @@ def test_of_a_target_only_the_tables_are_fetched(world: World, tmp_path: Path) -
         spans(shard, name) for name in ("lm_head.weight", "model.embed_tokens.weight", "model.norm.weight")
     )
     start, end = (int(n) for n in table.removeprefix("bytes=").split("-"))
-    world.hub.faults = [Fault(held, after=10_000, range=table), Fault(held, 503, range=table)]
+    world.hub.faults = [Fault(held, after=10_000, range=table), Fault(held, 503, range=table, times=9)]
     refused(world(*command, "org/big"), "H407", "answers 503")
     assert [a.range for a in world.hub.downloads() if held in a.path] == [f"bytes=0-{_FIRST - 1}", table]
     sent = sum(a.sent for a in world.hub.downloads() if a.path.startswith("/lfs/org/big"))
+    world.hub.faults = []
     # The client writes blocks of 10 MB; this is what is left of a longer table.
     (part,) = world.home.glob("assets/eagle3-convert/org--big/**/*.part")
     part.write_bytes(shard.read_bytes()[start : start + 10_000])
@@ -411,6 +413,7 @@ def test_repositories_that_cannot_be_read(
     if name != "hf://org/a/nothing.safetensors":
         target = world("inspect", "org/a", "--target", name, token=token)
         refused(target, code, *(w for w in words if "folder" not in w))
+        refused(world("sample", "--target", name, "-o", tmp_path / "s", token=token), code)
     assert not token or token not in done.text + (tmp_path / "r.html").read_text()
 
 
