@@ -38,8 +38,8 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
             help="Read IN as a drafter of this dialect, whatever it looks like (eagle3 dialects lists them), or as an "
             "engine does: sglang==0.5.23."),
         "target": click.option("--target", type=click.Path(path_type=Path), metavar="PATH_OR_ID",
-            help="The model it drafts for: its folder, its config.json, or org/name[@revision] on the Hub, of which a few "
-            "tensors are fetched (hf://org/name/config.json: none)."),
+            help="The model it drafts for: its folder, its config.json, or org/name[@revision] on the Hub, of which "
+            "only a few tensors are fetched (hf://org/name/config.json: none)."),
         "target-arch": click.option("--target-arch", default="", metavar="CLASS",
             help="The target's class where no --target is at hand, e.g. LlamaForCausalLM."),
         "aux": click.option("--aux", metavar="POINTS",
