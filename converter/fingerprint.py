@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from converter.checkpoint.header import FLOATS
-from converter.checkpoint.reader import Checkpoint, open_checkpoint
-from converter.errors import InputError
+from converter.checkpoint.reader import Checkpoint
 from converter.target import read_target
-from converter.target_weights import read_target_weights
+from converter.target_weights import open_target_weights, read_target_weights
 
 if TYPE_CHECKING:
     from converter.target_weights import RowTable
@@ -20,27 +19,24 @@ _ROWS = 64
 _NORMS = ("norm.weight", "ln_f.weight")
 
 
-def target_fingerprint(folder: Path) -> str:
+def target_fingerprint(place: Path) -> str:
     """SHA-256 in hex over the target's class, the name, dtype and shape of every tensor, the norms outside its layers,
-    and 64 evenly spaced rows of its embedding and of its head. "" where the folder holds no weights.
+    and 64 evenly spaced rows of its embedding and of its head. "" where `place`, the target's folder or its id on the
+    Hub, holds no weights.
 
-    The same for one file and for shards of the same weights. Raises InputError where a file is damaged.
+    The same for one file and for shards of the same weights. Raises InputError where a file is damaged or cannot be
+    had.
     """
-    if not folder.is_dir():
+    checkpoint = open_target_weights(place)
+    if checkpoint is None:
         return ""
-    try:
-        checkpoint = open_checkpoint(folder)
-    except InputError as problem:
-        if problem.finding.code in ("F102", "F107", "F108"):  # only its config is here
-            return ""
-        raise
-    target = read_target(folder)
+    target = read_target(place)
     tensors = sorted((t.name, t.info.dtype, list(t.info.shape)) for t in checkpoint.tensors.values())
     document = {"architecture": target.architecture, "tensors": tensors}
     digest = hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode())
     for name in _norms(checkpoint):
         digest.update(checkpoint.read(name).tobytes())
-    weights = read_target_weights(folder, target.vocab_size or 1, target.hidden_size or 0)
+    weights = read_target_weights(place, target.vocab_size or 1, target.hidden_size or 0)
     for table in (weights.embedding, weights.head) if weights is not None else ():
         if table is not None:
             digest.update(_rows(table))

@@ -33,6 +33,7 @@ from converter.drafter.target import Target
 from converter.drafter.vocab import VocabularyMap, decide
 from converter.errors import InputError, OutputError, UsageError
 from converter.findings import Finding, error, judge, note, stops, warning
+from converter.hub.ids import pinned
 from converter.output import Progress, check_out, not_finite, write_weights
 from converter.plan import Plan, make_plan
 from converter.proving import Wish, lying, question_of, read_proof_sample, unwritten, written
@@ -187,7 +188,8 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
     report = _read(request, told)
     if not request.dry_run:
         recover(normal(request.out))
-        check_out(request.out, request.source, request.force)
+        assert report.source is not None
+        check_out(request.out, str(report.source.folder) if report.source.commit else request.source, request.force)
     _values(report)
     if report.drafter is None or report.refused:
         return report
@@ -326,10 +328,12 @@ def _read(request: Request, told: Callable[[str], None], outputs: bool = False) 
         wanted = request.engines or (("sglang",) if request.out is not None else tuple(loading.names("engines")))
         report.engines = [release for requirement in wanted for release in resolve(requirement)]
     report.opened = report.source = source = open_source(request.source)
+    _add(report, source.notes)
     sealed = seal.read_seal(source.folder)
     served = names_engine(request.dialect)
     dialect_asked = request.dialect
     target = _target(request, sealed)
+    _add(report, target.notes)
     engines = seal.texts_at(sealed, "engines", "engine") if sealed is not None else []
     if sealed is not None:
         if served and "=" not in dialect_asked:  # the release that it was written for
@@ -640,7 +644,7 @@ def _target_weights(report: Report, spec: DrafterSpec) -> TargetWeights | None:
     target = report.request.target
     if target is None or report.target.hidden_size != spec.target_hidden_size:
         return None
-    return read_target_weights(target, spec.vocab_size, spec.target_hidden_size)
+    return read_target_weights(pinned(target, report.target.commit), spec.vocab_size, spec.target_hidden_size)
 
 
 def _with_head_rows(
@@ -743,17 +747,14 @@ def _write(report: Report, plan: Plan, progress: Progress) -> None:
         report.sealed = seal.make_seal(
             command=request.command,
             given=request.source,
+            commit=source.commit,
             config_file=source.folder / "config.json",
             plan=plan,
             written=report.written,
             input_digests=input_digests,
             proof=proof_json(report),
             findings=report.findings,
-            target={
-                "name": report.target.name,
-                "architecture": report.target.architecture,
-                "layers": report.target.layers,
-            },
+            target={k: getattr(report.target, k) for k in ("name", "architecture", "layers", "commit")},
         )
         seal.write_json(staging.folder / seal.NAME, report.sealed)
         staging.commit(replace=request.force)

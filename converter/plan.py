@@ -21,7 +21,7 @@ from converter.drafter.target import Target
 from converter.findings import Finding, error, stops, warning
 from converter.rules.engine import ConfigEntry, EngineRelease
 from converter.rules.forms import TrainerForm
-from converter.source import Source
+from converter.source import CARRIED, Source
 from converter.transforms import (
     CAST,
     CAST_DTYPES,
@@ -32,12 +32,6 @@ from converter.transforms import (
     SPLIT_ROWS,
     Operation,
 )
-
-# Files beside the weights that belong to the drafter and not to its training run.
-CARRIED = (
-    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "LICENSE*", "LICENCE*", "NOTICE*",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)

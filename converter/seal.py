@@ -17,9 +17,10 @@ from converter.findings import Finding
 from converter.plan import Plan
 from converter.rules import loading
 from converter.rules.fields import lookup
+from converter.source import SEAL
 from converter.version import __version__
 
-NAME = "eagle3-seal.json"
+NAME = SEAL
 SCHEMA = "eagle3-convert/seal/1"
 
 
@@ -27,6 +28,7 @@ def make_seal(
     *,
     command: Sequence[str],
     given: str,
+    commit: str,
     config_file: Path,
     plan: Plan,
     written: Sequence[WrittenFile],
@@ -37,6 +39,7 @@ def make_seal(
 ) -> dict[str, Any]:
     """The published form (schemas/seal.schema.json).
 
+    commit          of the repository that the input was fetched from, "" for a folder
     input_digests   XXH3-128 of the input tensors whose values changed; of the others it is the output's
     """
     digests = {name: digest for file in written for name, digest in file.xxh3.items()}
@@ -45,7 +48,7 @@ def make_seal(
         "tool": {"name": "eagle3-convert", "version": __version__},
         "command": list(command),
         "sealed_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "source": {"given": given, "config_sha256": sha256_of(config_file)},
+        "source": {"given": given, "commit": commit, "config_sha256": sha256_of(config_file)},
         "engines": [
             {
                 "engine": e.requirement,

@@ -1,10 +1,10 @@
-"""IN: a folder, or one file of weights with its config.json beside it."""
+"""IN: a folder, one file of weights with its config.json beside it, or a drafter on the Hub."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +12,68 @@ from converter.checkpoint.jsonfile import read_object
 from converter.checkpoint.pickled import find_pickles, open_pickles
 from converter.checkpoint.reader import Checkpoint, open_checkpoint
 from converter.errors import InputError
-from converter.findings import error
+from converter.findings import Finding, error
+from converter.hub.ids import HubId, also_an_id, hub_id
+from converter.hub.pull import pull
+from converter.hub.refusals import not_cached
+from converter.hub.snapshot import two_meanings
 
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+_PARTLY = ("F100", "F107", "F108", "F111")  # what a folder raises of which some files are missing
+# Files beside the weights that belong to the drafter and not to its training run.
+CARRIED = (
+    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "LICENSE*", "LICENCE*", "NOTICE*",
+)  # fmt: skip
+SEAL = "eagle3-seal.json"  # of a drafter that this tool wrote
 
 
 @dataclass(frozen=True)
 class Source:
     """given: as the user named it; folder: where the config and the files beside the weights are; weights: the files
-    that hold the tensors."""
+    that hold the tensors.
+
+    commit   of the repository that it was fetched from, 40 hex digits; "" for files that are here
+    notes    what is to be said of where it came from
+    """
 
     given: str
     folder: Path
     weights: tuple[Path, ...]
     checkpoint: Checkpoint
     config: Mapping[str, Any]
+    commit: str = ""
+    notes: tuple[Finding, ...] = ()
 
 
 def open_source(given: str) -> Source:
-    """Open IN. Raises InputError: F100 missing, F107 no weights, F111 no config, and what the files raise."""
+    """Open IN. Raises InputError: F100 missing, F107 no weights, F111 no config, what the files raise, and of a drafter
+    on the Hub H401 to H409; OutputError where it cannot be kept.
+    """
+    named = hub_id(given)
+    if named is not None:
+        return _pulled(given, named)
+    try:
+        return replace(_on_disk(given), notes=two_meanings(given))
+    except InputError as problem:
+        other, finding = also_an_id(given), problem.finding
+        if other is None or finding.code not in ("F107", "F111"):
+            raise
+        fix = (*finding.fix, f"if the repository on the Hub was meant: {other.uri}")
+        raise InputError(replace(finding, fix=fix)) from problem
+
+
+def _pulled(given: str, named: HubId) -> Source:
+    pulled = pull(named, (*CARRIED, SEAL))
+    try:
+        source = _on_disk(str(pulled.place))
+    except InputError as problem:
+        if not pulled.complete and problem.finding.code in _PARTLY:
+            raise not_cached(named, "a part") from problem
+        raise
+    return replace(source, given=given, commit=pulled.commit, notes=pulled.notes)
+
+
+def _on_disk(given: str) -> Source:
     path = Path(given)
     if not path.exists():
         raise _not_there(given)
@@ -74,7 +117,9 @@ def _open(path: Path) -> tuple[Checkpoint, tuple[Path, ...]]:
 
 
 def _not_there(given: str) -> InputError:
-    given = re.sub(r"^https?://[^/]+/", "", given)  # a page of the Hub
-    hub = _HUB_ID.fullmatch(given)
-    fix = f"hf download {given.split('@')[0]} --local-dir drafter    then convert drafter/" if hub else ""
-    return InputError(error("F100", f"{given} does not exist", where=given, fix=(fix,) if fix else ("check the path",)))
+    page = re.fullmatch(r"https?://[^/]+/([^/]+/[^/]+)(/(?:tree|blob)/([^/]+)(/.+)?)?/?", given)  # of the Hub
+    fix = "check the path, or name a drafter on the Hub: org/name"
+    if page is not None:
+        revision = f"@{page[3]}" if page[3] else ""
+        fix = f"did you mean hf://{page[1]}{revision}{page[4] or ''}?"
+    return InputError(error("F100", f"{given} does not exist", where=given, fix=(fix,)))

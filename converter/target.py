@@ -11,8 +11,9 @@ from converter.drafter.drafter import Provenance
 from converter.drafter.spec import Rope
 from converter.drafter.target import Target
 from converter.errors import InputError
-from converter.findings import error
-from converter.hub import fetch, is_hub_id
+from converter.findings import Finding, error
+from converter.hub.ids import HubId, hub_id
+from converter.hub.snapshot import CONFIG, cached, look_up, two_meanings
 from converter.rules.behaviours import Unreadable, rope_parameters_first
 from converter.tokenizer import token_ids
 
@@ -24,17 +25,20 @@ _EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps",
 
 
 def read_target(path: Path) -> Target:
-    """`path` is a folder with config.json, that file, or `org/name[@revision]` on the Hub.
+    """`path` is a folder with config.json, that file, or its id on the Hub.
 
-    Of a repository only config.json is fetched. Raises InputError F100, F110, F113, F115.
+    Of a repository only that file is fetched. Raises InputError F100, F110, F113, F115, H401 to H407.
     """
-    name = str(path if path.is_dir() else path.parent)
-    if not is_hub_id(str(path)) and not path.exists():
-        raise InputError(error("F100", f"the target {path} does not exist", where=str(path), fix=("check --target",)))
-    if is_hub_id(str(path)):
-        file, name = fetch(str(path), "config.json"), str(path).partition("@")[0]
-    else:
+    named = hub_id(path)
+    commit = ""
+    if named is not None:
+        name, where = named.repo, str(named)
+        file, commit, notes = _fetched(named)
+    elif path.exists():
         file = path / "config.json" if path.is_dir() else path
+        name, where, notes = str(file.parent), str(file), two_meanings(str(path))
+    else:
+        raise InputError(error("F100", f"the target {path} does not exist", where=str(path), fix=("check --target",)))
     config = read_object(file)
     text = next((config[k] for k in _TEXT_CONFIGS if isinstance(config.get(k), Mapping)), config)
     architectures = config.get("architectures")
@@ -71,11 +75,13 @@ def read_target(path: Path) -> Target:
         rope=_rope(text),
         model_type=text["model_type"] if isinstance(text.get("model_type"), str) else "",
         norm_eps=next((e for k in _EPSILONS if (e := _small(text.get(k))) is not None), None),
-        where=str(path if is_hub_id(str(path)) else file),
+        where=where,
         cache_width=_cache_width(text),
         injected=_injected(config),
         ends=token_ids(text.get("eos_token_id", config.get("eos_token_id"))),
         rotated=_rotated(config, text),
+        commit=commit,
+        notes=notes,
     )
 
 
@@ -119,6 +125,16 @@ def _rotates_embedding(applied: Any) -> bool:
         return False
     targets = applied.get("targets")
     return isinstance(targets, list) and any("embed" in str(target) for target in targets)
+
+
+def _fetched(named: HubId) -> tuple[Path, str, tuple[Finding, ...]]:
+    """The config in the cache, the commit, and what is to be said of it."""
+    file = named.path if named.path.endswith(".json") else named.file(CONFIG)
+    there = cached(named, file) if named.is_commit else None  # which does not change
+    if there is not None:
+        return there, named.revision, ()
+    at = look_up(named, file)
+    return at.fetch(file), at.commit, at.notes
 
 
 def _rope(config: Mapping[str, Any]) -> Rope | None:

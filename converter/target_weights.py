@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 from converter.checkpoint.header import FLOATS
 from converter.checkpoint.reader import Checkpoint, open_checkpoint
 from converter.errors import InputError
+from converter.hub.ids import hub_id
+from converter.hub.ranges import open_weights
+from converter.hub.snapshot import CONFIG, look_up
 from converter.transforms import as_float32
 
 if TYPE_CHECKING:
@@ -55,13 +58,15 @@ class RowTable:
 class TargetWeights:
     """embedding None where no table could be found; head is the embedding where the target has none of its own.
 
-    norm is the name of the final norm's weight in `checkpoint`, "" where none was found.
+    norm is the name of the final norm's weight in `checkpoint`, "" where none was found; place is the target's folder,
+    or its id on the Hub at this commit.
     """
 
     embedding: RowTable | None
     head: RowTable | None
     norm: str = ""
     checkpoint: Checkpoint | None = None
+    place: Path | None = None
 
     def vector(self, name: str) -> NDArray[np.float32] | None:
         """A one-dimensional tensor in fp32; None where the target has none of that name."""
@@ -71,19 +76,34 @@ class TargetWeights:
         return as_float32(self.checkpoint.read(name), tensor.info.dtype)
 
 
-def read_target_weights(folder: Path, vocab_size: int, hidden_size: int) -> TargetWeights | None:
-    """Find the target's embedding and head by name, then by shape [>= vocab_size, hidden_size].
+def open_target_weights(target: Path) -> Checkpoint | None:
+    """All tensors of the target; None where only its config is at hand. `target` is a folder, its config.json, or an id
+    on the Hub, of which tensors are fetched when they are read.
 
-    None where the folder holds no weights (a bare config.json). Padded tables have more rows than the vocabulary.
+    Raises InputError where a file is damaged or, on the Hub, cannot be had.
     """
-    if not folder.is_dir():
+    named = hub_id(target)
+    if named is not None:
+        return open_weights(named if named.is_commit else named.at(look_up(named, named.file(CONFIG)).commit))
+    if not target.is_dir():
         return None
     try:
-        checkpoint = open_checkpoint(folder)
+        return open_checkpoint(target)
     except InputError as problem:
         if problem.finding.code in ("F102", "F107", "F108"):  # only its config is here
             return None
         raise
+
+
+def read_target_weights(target: Path, vocab_size: int, hidden_size: int) -> TargetWeights | None:
+    """Find the target's embedding and head by name, then by shape [>= vocab_size, hidden_size].
+
+    None where there are no weights (a bare config.json). Padded tables have more rows than the vocabulary. Raises as
+    `open_target_weights` does.
+    """
+    checkpoint = open_target_weights(target)
+    if checkpoint is None:
+        return None
     fitting = [
         name
         for name, tensor in checkpoint.tensors.items()
@@ -98,10 +118,10 @@ def read_target_weights(folder: Path, vocab_size: int, hidden_size: int) -> Targ
     table = None if embedding is None else RowTable(checkpoint, embedding)
     norm = _final_norm(checkpoint, embedding or "", hidden_size)
     if head is not None:
-        return TargetWeights(table, RowTable(checkpoint, head), norm, checkpoint)
+        return TargetWeights(table, RowTable(checkpoint, head), norm, checkpoint, target)
     # A head that is there in a form that cannot be read is not the embedding.
     tied = None if _named(list(checkpoint.tensors), _HEADS) else table
-    return TargetWeights(table, tied, norm, checkpoint)
+    return TargetWeights(table, tied, norm, checkpoint, target)
 
 
 def _final_norm(checkpoint: Checkpoint, embedding: str, hidden_size: int) -> str:

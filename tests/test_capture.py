@@ -471,7 +471,6 @@ def test_a_chat_template_that_refuses(tmp_path: Path) -> None:
 def test_targets_that_cannot_be_used(tmp_path: Path) -> None:
     out = tmp_path / "s"
     refused(3, "F100", out, target=tmp_path / "nowhere")
-    refused(3, "F115", out, target="org/name")
     no_weights = edited(tmp_path / "no_weights")
     (no_weights / "model.safetensors").unlink()
     refused(3, "F130", out, target=no_weights)

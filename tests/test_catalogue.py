@@ -75,8 +75,8 @@ def one(report: Report, code: str) -> Finding:
 
 # --- healthy ----------------------------------------------------------------------------------------------------
 
-# Drafter: findings with its target; those of the engines' newest releases; findings without a target, values not looked at.
-# T119 and T120: what their producers left at its start (tests/data/README.md).
+# Drafter: findings with its target; those of the engines' newest releases; findings without a target (values
+# not looked at). T119 and T120: what their producers left at its start (tests/data/README.md).
 HEALTHY = {
     "a_plain": ("", "K133", "A108"),
     "b_nbr": ("", "K103 K133", "A108"),

@@ -108,9 +108,9 @@ def test_json_on_stdout_and_text_on_stderr(tmp_path: Path) -> None:
 
 
 def test_a_missing_input(tmp_path: Path) -> None:
-    done = eagle3_process("convert", "org/name@main", tmp_path / "out")
+    done = eagle3_process("convert", "some/where/else", tmp_path / "out")
     assert done.returncode == 3
-    assert "hf download org/name" in done.stderr
+    assert "name a drafter on the Hub: org/name" in done.stderr
     assert "Traceback" not in done.stderr
     assert json.loads(eagle3("convert", "nowhere", tmp_path / "out", "--json").stdout)["exit_code"] == 3
 

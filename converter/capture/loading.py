@@ -11,10 +11,11 @@ import torch
 from packaging.version import Version
 
 from converter.checkpoint.jsonfile import shortened
-from converter.errors import InputError
+from converter.errors import InputError, UsageError
 from converter.findings import error
 from converter.forward.device import choose_device
-from converter.hub import is_hub_id
+from converter.hub.ids import hub_id
+from converter.hub.snapshot import CONFIG, cached
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,19 @@ class Place:
 
 
 def locate(target: Path) -> Place:
-    """`target` is a folder, its config.json, or `org/name[@revision]` whose config.json was fetched before."""
-    if not is_hub_id(str(target)):
+    """`target` is a folder, its config.json, or a commit on the Hub whose config.json was fetched before.
+
+    Raises UsageError for a folder in a repository.
+    """
+    named = hub_id(target)
+    if named is None:
         folder = target if target.is_dir() else target.parent
         return Place(str(folder), None, folder)
-    from huggingface_hub import snapshot_download
-
-    repo, _, revision = str(target).partition("@")
-    folder = Path(snapshot_download(repo, revision=revision or None, local_files_only=True))
-    return Place(repo, folder.name, folder)  # a snapshot is named by its commit, so all parts are of one
+    if named.path:
+        raise UsageError(f"--target {named.uri}: the model to run must be at the top of its repository")
+    config = cached(named, CONFIG)
+    assert config is not None
+    return Place(named.repo, named.revision, config.parent)
 
 
 def quieten(bars: bool) -> None:

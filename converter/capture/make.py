@@ -23,7 +23,7 @@ from converter.drafter.target import Target
 from converter.errors import InputError, OutputError, UsageError
 from converter.findings import error
 from converter.fingerprint import target_fingerprint
-from converter.hub import is_hub_id
+from converter.hub.ids import hub_id, pinned
 from converter.target import read_target
 from converter.version import __version__
 
@@ -121,7 +121,7 @@ def make_sample(request: Request, show: Show) -> Made:
     from converter.capture.loading import load_model, load_tokenizer, locate, quieten
 
     quieten(show.bars)
-    place = locate(request.target)
+    place = locate(pinned(request.target, target.commit))
     tokenizer = load_tokenizer(place, request.trust_remote_code)
     limits = Limits(request.max_prompt_tokens, request.max_new_tokens, target.max_position_embeddings)
     left_out = 0
@@ -165,7 +165,7 @@ def _check_out(request: Request) -> None:
     out = request.out
     if out.is_dir():
         raise UsageError(f"-o {out} is a folder; name the file, e.g. {out / 'sample.safetensors'}")
-    if not is_hub_id(str(request.target)):
+    if hub_id(request.target) is None:
         folder = request.target if request.target.is_dir() else request.target.parent
         if out.resolve().parent == folder.resolve():
             raise UsageError(f"-o {out} lies in the target's folder, which is never written to")

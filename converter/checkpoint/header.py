@@ -64,12 +64,16 @@ def read_header(path: Path) -> Header:
     """
     try:
         with path.open("rb") as file:
-            return _parse(path, file, os.fstat(file.fileno()).st_size)
+            return parse_file(path, file, os.fstat(file.fileno()).st_size)
     except OSError as problem:
         raise unreadable(path, problem) from problem
 
 
-def _parse(path: Path, file: BinaryIO, size: int) -> Header:
+def parse_file(path: Path, file: BinaryIO, size: int) -> Header:
+    """The header of a file of `size` bytes, of which `file` need hold no more than that; `path` is what it is called.
+
+    Raises InputError as `read_header` does.
+    """
     first = file.read(9)
     _refuse_other_formats(path, first, size)
     file.seek(8)

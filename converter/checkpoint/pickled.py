@@ -26,9 +26,10 @@ from converter.findings import error
 if TYPE_CHECKING:
     from torch import Tensor
 
-_NAMES = ("pytorch_model.bin", "model.bin", "model.pt", "model.pth", "training_state.pt")
-_INDEX = "pytorch_model.bin.index.json"
-_ENDINGS = (".bin", ".pt", ".pth", ".ckpt")
+WEIGHTS = ("pytorch_model.bin", "model.bin", "model.pt", "model.pth")
+_NAMES = (*WEIGHTS, "training_state.pt")
+INDEX = "pytorch_model.bin.index.json"
+ENDINGS = (".bin", ".pt", ".pth", ".ckpt")
 # Where checkpoints of training runs keep the model, first found first taken.
 _INNER = ("state_dict", "model_state_dict", "model", "draft_state_dict", "module")
 
@@ -36,14 +37,14 @@ _INNER = ("state_dict", "model_state_dict", "model", "draft_state_dict", "module
 def find_pickles(path: Path) -> list[Path]:
     """The pickle files of a checkpoint: `path` itself, shards named by an index, or one file of a usual name."""
     if path.is_file():
-        return [path] if path.suffix in _ENDINGS else []
-    index = path / _INDEX
+        return [path] if path.suffix in ENDINGS else []
+    index = path / INDEX
     if index.is_file():
         weight_map = read_object(index).get("weight_map")
         files = sorted({str(v) for v in weight_map.values()}) if isinstance(weight_map, dict) else []
         if files and all(Path(f).name == f and (path / f).is_file() for f in files):
             return [path / f for f in files]
-        raise InputError(error("F108", f"{_INDEX} names files that are not there", where=str(index)))
+        raise InputError(error("F108", f"{INDEX} names files that are not there", where=str(index)))
     usual = [path / name for name in _NAMES if (path / name).is_file()]
     return usual[:1]
 

@@ -266,16 +266,34 @@ def open_checkpoint(path: Path) -> Checkpoint:
         _refuse_lone_shard(found[0])
         return Checkpoint(found, sharded=False)
     if found:
-        raise InputError(
-            error(
-                "F108",
-                f"{path} holds several safetensors files and no {INDEX}",
-                where=str(path),
-                found=", ".join(p.name for p in found),
-                fix=(f"name the file to convert, e.g. {found[0]}",),
-            )
-        )
+        raise several_files(str(path), [p.name for p in found], str(found[0]))
     raise _no_weights(path)
+
+
+def several_files(folder: str, names: Sequence[str], first: str) -> InputError:
+    """`first` is how a user names one of the files."""
+    return InputError(
+        error(
+            "F108",
+            f"{folder} holds several safetensors files and no {INDEX}",
+            where=folder,
+            found=", ".join(names),
+            fix=(f"name the file to convert, e.g. {first}",),
+        )
+    )
+
+
+def two_forms(folder: str, single: str) -> InputError:
+    """`single` is how a user names the one file."""
+    return InputError(
+        error(
+            "F108",
+            f"{folder} holds both {SINGLE} and an index of other files",
+            where=folder,
+            why="engines differ in which of the two they load",
+            fix=(f"name the one to convert, e.g. {single}",),
+        )
+    )
 
 
 def _refuse_lone_shard(file: Path) -> None:
@@ -318,15 +336,7 @@ def _open_shards(folder: Path, index: Path, found: list[Path]) -> Checkpoint:
         )
     single = folder / SINGLE
     if single in found and SINGLE not in names:
-        raise InputError(
-            error(
-                "F108",
-                f"{folder} holds both {SINGLE} and an index of other files",
-                where=str(folder),
-                why="engines differ in which of the two they load",
-                fix=(f"name the one to convert, e.g. {single}",),
-            )
-        )
+        raise two_forms(str(folder), str(single))
     checkpoint = Checkpoint([folder / name for name in names], sharded=True)
     there = {name: tensor.file.name for name, tensor in checkpoint.tensors.items()}
     if there != weight_map:
@@ -347,7 +357,7 @@ def _no_weights(path: Path) -> InputError:
     inner = [p for p in path.iterdir() if p.is_dir() and any(p.glob("*.safetensors"))] if path.is_dir() else []
     if inner:
         newest = max(inner, key=lambda p: max(f.lstat().st_mtime for f in p.glob("*.safetensors")))
-        names = sorted((p.name for p in inner), key=_natural)
+        names = sorted((p.name for p in inner), key=natural)
         return InputError(
             error(
                 "F107",
@@ -370,7 +380,7 @@ def _no_weights(path: Path) -> InputError:
     )
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
+def natural(name: str) -> list[tuple[int, str]]:
     """2 before 10, words by letter."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"([0-9]{1,9})", name)]
 

@@ -43,7 +43,8 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
             help="Read IN as a drafter of this dialect, whatever it looks like (eagle3 dialects lists them), or as an "
             "engine does: sglang==0.5.23."),
         "target": click.option("--target", type=click.Path(path_type=Path), metavar="PATH_OR_ID",
-            help="The model it drafts for: its folder, its config.json, or org/name[@revision] on the Hub."),
+            help="The model it drafts for: its folder, its config.json, or org/name[@revision] on the Hub, of which "
+            "only a few tensors are fetched (hf://org/name/config.json: none)."),
         "target-arch": click.option("--target-arch", default="", metavar="CLASS",
             help="The target's class where no --target is at hand, e.g. LlamaForCausalLM."),
         "aux": click.option("--aux", metavar="POINTS",
@@ -123,7 +124,9 @@ _OUTPUT = ("report", "json", "verbose", "quiet")
 @_options(*_OUTPUT)
 @VERSION
 def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no_digest: bool, **options: Any) -> None:
-    """Convert the drafter IN (a folder or a safetensors file) into the folder OUT.
+    """Convert the drafter IN into the folder OUT.
+
+    IN is a folder, a safetensors file, or a drafter on the Hub: org/name[@revision] or hf://org/name[@revision]/folder.
 
     OUT is what the engine will really load: tensors renamed, vocabulary map checked, config flat and explicit.
     It appears whole, after every check has passed, or not at all; IN is never changed.
@@ -163,7 +166,8 @@ def validate_command(
     write_baseline: Path | None,
     **options: Any,
 ) -> None:
-    """Check the drafter DRAFTER and say for each engine whether it can be served.
+    """Check the drafter DRAFTER, a folder or org/name[@revision] on the Hub, and say for each engine whether it can be
+    served.
 
     Several drafters of one target: a table of all, then what is wrong with each. The exit code is the highest of
     theirs, and one that cannot be read keeps none of the others from being looked at.
@@ -380,6 +384,10 @@ class _Show:
     def run(self, work: Callable[[], Any], method: str) -> NoReturn:
         from converter.errors import Eagle3Error, OutputError
 
+        if self._quiet:
+            from converter.hub.snapshot import quieten
+
+            quieten()
         try:
             self._check_file()
             with interruptible():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from converter.drafter.spec import Rope
+from converter.findings import Finding
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Target:
     injected      how many of its first layers have image features added to their output
     ends          ids at which its config has an answer end
     rotated       its checkpoint was rotated (QuaRot, SpinQuant): states are not those of the original
+    commit        of the repository on the Hub that they were read from, 40 hex digits
+    notes         what is to be said of that
     """
 
     name: str = ""
@@ -39,3 +42,5 @@ class Target:
     injected: int = 0
     ends: tuple[int, ...] = ()
     rotated: bool = False
+    commit: str = ""
+    notes: tuple[Finding, ...] = ()

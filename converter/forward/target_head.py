@@ -33,7 +33,7 @@ class TargetHead:
     """head [>= vocab_size, Ht], norm and norm_bias [Ht], head_bias [>= vocab_size]; padded rows are never chosen.
 
     kind         what the norm does; from the target's model_type, a bias beside the norm's weight makes it a layer norm
-    folder       the target's, for its fingerprint; None where it is not known
+    place        the target's folder or id, for its fingerprint; None where it is not known
     """
 
     head: RowTable
@@ -41,7 +41,7 @@ class TargetHead:
     eps: float
     kind: NormKind
     vocab_size: int
-    folder: Path | None = None
+    place: Path | None = None
     norm_bias: Tensor | None = None
     head_bias: Tensor | None = None
 
@@ -63,15 +63,15 @@ class TargetHead:
             target.norm_eps,
             "layer norm" if layer_norm else plain,
             min(target.vocab_size or weights.head.shape[0], weights.head.shape[0]),
-            weights.checkpoint.files[0].parent,
+            weights.place,
             None if bias is None else torch.from_numpy(bias.copy()),
             None if head_bias is None else torch.from_numpy(head_bias.copy()),
         )
 
     @cached_property
     def fingerprint(self) -> str:
-        """What tells this target from others; "" where its folder is not known. Raises as target_fingerprint does."""
-        return "" if self.folder is None else target_fingerprint(self.folder)
+        """What tells this target from others; "" where its place is not known. Raises as target_fingerprint does."""
+        return "" if self.place is None else target_fingerprint(self.place)
 
     def with_kind(self, kind: NormKind) -> TargetHead:
         return replace(self, kind=kind)

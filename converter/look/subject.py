@@ -20,6 +20,7 @@ from converter.drafter.target import Target
 from converter.drafter.vocab import VocabularyMap, decide
 from converter.errors import UsageError
 from converter.findings import Finding
+from converter.hub.ids import pinned
 from converter.pipeline import Report, Request, look
 from converter.rules.behaviours import POINTS
 from converter.rules.dialect import Dialect, marks_of, read
@@ -263,7 +264,7 @@ def _likeness(
         return "absent"
     if folder is None or target.hidden_size != spec.target_hidden_size:
         return "unknown"
-    weights = read_target_weights(folder, spec.vocab_size, spec.target_hidden_size)
+    weights = read_target_weights(pinned(folder, target.commit), spec.vocab_size, spec.target_hidden_size)
     table = weights.embedding if weights is not None else None
     if table is None or checkpoint.tensors[name].info.shape != (spec.vocab_size, table.shape[1]):
         return "unknown"

@@ -13,6 +13,7 @@ from converter.look.values import Measures
 from converter.report.document import plain_value, tool_json
 from converter.report.inspected import STORED, value_words
 from converter.report.text import Printer
+from converter.report.words import at_commit
 
 SCHEMA = "eagle3-convert/diff/1"
 _SHOWN = 8  # tensors and keys that are shown without -v
@@ -54,6 +55,7 @@ def _side_json(subject: Subject) -> dict[str, Any]:
     reader = "" if subject.dialect is not None else subject.sealed_for[0].requirement
     return {
         "given": subject.source.given,
+        "commit": subject.source.commit,
         "dialect": subject.dialect.name if subject.dialect is not None else "",
         "release": subject.dialect.release if subject.dialect is not None else "",
         "read_as": reader,
@@ -99,7 +101,7 @@ class DiffPrinter(Printer):
     def differing(self, it: Difference) -> None:
         self._line(_verdict(it), "bold" if it.same else "bold red")
         for label, side in (("a", it.a), ("b", it.b)):
-            self._line(f"{label}  {side.source.given}: {_side_words(side)}")
+            self._line(f"{label}  {side.source.given}{at_commit(side.source.commit)}: {_side_words(side)}")
         rows = [*self._wiring(it), *self._spec(it), *self._tensors(it), *self._config(it)]
         self._grid(rows)
 

@@ -33,6 +33,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "headline": headline(report),
         "input": {
             "given": report.request.source,
+            "commit": source.commit if source else "",
             "dialect": report.dialect.name if report.dialect else "",
             "release": report.dialect.release if report.dialect else "",
             "tensors": source.checkpoint.count if source else 0,
@@ -43,6 +44,7 @@ def as_json(report: Report) -> dict[str, Any]:
             "architecture": report.target.architecture,
             "layers": report.target.layers,
             "where": report.target.where,
+            "commit": report.target.commit,
         },
         "engines": [
             {

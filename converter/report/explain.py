@@ -19,6 +19,7 @@ SECTIONS = {
 GROUPS = {
     "F": "Files", "T": "Tensors", "V": "Vocabulary", "A": "Auxiliary capture", "C": "Config",
     "K": "Engine compatibility", "N": "Numerics and forward check",
+    "H": "Hub and seal",
 }  # fmt: skip
 _INDENT = 18
 

@@ -16,6 +16,7 @@ from converter.look.parts import Group
 from converter.look.subject import Subject
 from converter.report.document import plain_value, spec_json, tool_json
 from converter.report.text import Printer, clean, size
+from converter.report.words import at_commit
 from converter.rules.forms import names_engine
 
 SCHEMA = "eagle3-convert/inspect/1"
@@ -52,6 +53,7 @@ def as_json(it: Inspection) -> dict[str, Any]:
         "tool": tool_json(),
         "input": {
             "given": subject.source.given,
+            "commit": subject.source.commit,
             "files": [f.name for f in subject.source.weights],
             "tensors": checkpoint.count,
             "bytes": checkpoint.nbytes,
@@ -65,6 +67,7 @@ def as_json(it: Inspection) -> dict[str, Any]:
             "architecture": target.architecture,
             "layers": target.layers,
             "where": target.where,
+            "commit": target.commit,
         },
         "spec": spec,
         "unsaid": dict(subject.unsaid),
@@ -235,7 +238,8 @@ class InspectPrinter(Printer):
             self._fact(f"{'Not read' if subject.dialect else 'No drafter that is read here'}: {message}", "bold red")
             if refusal is not None and refusal.why:
                 self._fact(refusal.why)
-        self._fact(f"{files}: {checkpoint.count} tensors, {size(checkpoint.nbytes)}, in {subject.source.given}")
+        origin = subject.source.given + at_commit(subject.source.commit)
+        self._fact(f"{files}: {checkpoint.count} tensors, {size(checkpoint.nbytes)}, in {origin}")
         target = subject.target
         if target.architecture:
             depth = f", {target.layers} layers" if target.layers else ", depth unknown (--target)"

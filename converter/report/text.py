@@ -20,7 +20,7 @@ from converter.plan import TensorPlan
 from converter.report.document import launch_lines
 from converter.report.reading import moves
 from converter.report.verdict import Row, convert_command, engine_list, headline, told, vocabulary
-from converter.report.words import clean, count, launch_text, size
+from converter.report.words import at_commit, clean, count, launch_text, size
 from converter.rules.engine import STANDINGS, EngineRelease, known_releases
 from converter.rules.forms import TrainerForm
 
@@ -88,7 +88,8 @@ class Printer:
         title = f"{report.dialect.title} {report.dialect.release}".rstrip()
         named = f"An output of eagle3-convert, read as {title} reads it" if report.read_as else f"{title} drafter"
         self._line(
-            f"{named}, {layers}, {checkpoint.count} tensors, {size(checkpoint.nbytes)}, from {report.request.source}"
+            f"{named}, {layers}, {checkpoint.count} tensors, {size(checkpoint.nbytes)}, "
+            f"from {report.request.source}{at_commit(report.source.commit)}"
         )
         target = report.target.architecture or "unknown"
         if report.target.layers:

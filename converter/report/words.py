@@ -17,6 +17,11 @@ def clean(text: str) -> str:
     )
 
 
+def at_commit(commit: str) -> str:
+    """What is said behind the name of something that came from the Hub."""
+    return f", commit {commit[:7]}" if commit else ""
+
+
 def size(count: int) -> str:
     """Bytes for people, decimal units."""
     value = float(count)

@@ -8,7 +8,7 @@ from typing import Any
 from converter.report.html.element import Markup, el
 from converter.report.html.parts import fact_list, sign, table_of, unbroken
 from converter.report.reading import SYMBOLS, Document, Found, engine_name, made, moves, value_words
-from converter.report.words import count, size
+from converter.report.words import at_commit, count, size
 from converter.transforms import SPLIT_ROWS
 
 
@@ -97,7 +97,8 @@ def seal_section(document: Document) -> list[Any]:
     if sealed is None:
         return [fact_list(facts)]
     facts.insert(1, ("sealed", sealed["sealed_at"]))
-    facts.append(("input", [el("span", sealed["source"]["given"], class_="mono"),
+    commit = sealed["source"].get("commit", "")
+    facts.append(("input", [el("span", sealed["source"]["given"] + at_commit(commit), class_="mono"),
                             _digest("config.json", sealed["source"]["config_sha256"])]))  # fmt: skip
     if sealed["allowed"]:
         facts.append(("allowed", ", ".join(sealed["allowed"])))
