@@ -128,14 +128,6 @@ def test_a_layer_that_was_never_loaded_is_caught(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_an_fc_that_passes_nothing_on_is_caught(tmp_path: Path) -> None:
-    def clear(tensors: Tensors) -> None:
-        tensors["fc.weight"].zero_()
-
-    report = run(copy_of("a_plain", tmp_path / "in", tensors=clear), tmp_path / "out", sample=SAMPLE)
-    assert errors(report) == ["N107"]
-
-
 def exchange(first: str, second: str) -> Callable[[Tensors], None]:
     def edit(tensors: Tensors) -> None:
         a, b = f"layers.0.{first}.weight", f"layers.0.{second}.weight"
