@@ -10,12 +10,13 @@ training logged does. `shows` of each change says which it is, and is held to it
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
-from tests.faults.doubles import DOUBLES, HEALTHY, MUTATIONS, Double, Outcome, accuracy, converted, differs
-from tests.support import SAMPLE, TARGET, errors, run
+from tests.faults.doubles import DOUBLES, MUTATIONS, Double, Mutation, Outcome, accuracy, converted, differs
+from tests.support import SAMPLE, TARGET, copy_of, errors, run
 
 WITHOUT_SAMPLE = {"target": TARGET / "config.json"}
 ON_SAMPLE = {"target": TARGET, "sample": SAMPLE, "steps": 2, "positions": 320}
@@ -57,9 +58,9 @@ UNTOLD = [m for m in MUTATIONS if m.name in ("a matrix zero", "heads of half the
 
 
 @pytest.mark.parametrize("mutation", UNTOLD, ids=[m.name for m in UNTOLD])
-def test_the_accuracy_that_training_logged_tells_what_nothing_else_does(mutation: object, tmp_path: Path) -> None:
-    [a_plain] = [h for h in HEALTHY if h.folder == "drafters/a_plain"]
-    source = Double(a_plain, mutation, mutation, 4).put_into(tmp_path / "in")  # type: ignore[arg-type]
+def test_the_accuracy_that_training_logged_tells_what_nothing_else_does(mutation: Mutation, tmp_path: Path) -> None:
+    source = copy_of("a_plain", tmp_path / "in")
+    mutation.apply(source, random.Random(4))
     logged = accuracy("a_plain") - 0.01
     report = run(source, tmp_path / "out", "vllm==0.33.0", sample=SAMPLE, steps=1, min_accuracy=logged)
     assert "N101" in errors(report)

@@ -93,7 +93,7 @@ def _one(edit: Callable[[torch.Tensor, random.Random], torch.Tensor], *endings: 
 
 def _pair(first: str, second: str) -> Mutate:
     def change(values: Tensors, seed: random.Random) -> None:
-        for name in [n for n in values if n.endswith(first) and n.replace(first, second) in values]:
+        for name in [n for n in values if first in n and n.replace(first, second) in values]:
             other = name.replace(first, second)
             values[name], values[other] = values[other], values[name]
 
