@@ -144,6 +144,7 @@ def question_of(
         target=weights,
         head=TargetHead.of(weights, target),
         layers=target.layers,
+        rope_theta=target.rope.theta if target.rope is not None else None,
         device=choose_device(wish.device),
         steps=wish.steps or min(max(drafter.provenance.speculative_tokens or 0, DEFAULT_STEPS), _MOST_STEPS),
         min_accuracy=wish.min_accuracy,

@@ -1,4 +1,7 @@
-"""Faults in real drafters, one change each: the exact finding, OUT absent, IN unchanged."""
+"""Faults in real drafters, one change each: the exact finding, OUT absent, IN unchanged.
+
+Further ones of codes that tests/faults/rows.py shows.
+"""
 
 from __future__ import annotations
 
@@ -45,29 +48,19 @@ LAYER = "transformer_layer_config"
 
 FAULTS: list[tuple[str, str, Edit | None, Edit | None, list[str]]] = [
     # what, drafter, config, tensors, error codes
-    ("a tensor nobody knows", "a_plain", None, put("adapter.weight", torch.ones(4)), ["T101"]),
     ("a second spelling", "a_plain", None, put("midlayer.mlp.up_proj.weight", torch.ones(192, 64)), ["T101"]),
-    ("no final norm", "a_plain", None, drop("norm.weight"), ["T103"]),
     ("no head", "a_plain", None, drop("lm_head.weight"), ["T103"]),
     ("flag without tensor", "a_plain", put("norm_before_fc", True), None, ["T103"]),
     ("flag without tensors", "a_plain", put("fc_norm", True), None, ["T103"]),
-    ("tensor without flag", "c_nbfc", put("norm_before_fc", False), None, ["T105"]),
     ("a layer that the config does not count", "e_2layers", put(f"{LAYER}/num_hidden_layers", 1), None, ["C203"]),
     ("qwen3 called llama", "f_qwen3", put(f"{LAYER}/model_type", "llama"), None, ["T105"]),
     ("bias without flag", "j_attnbias", put(f"{LAYER}/attention_bias", False), None, ["T105"]),
     ("q of a plain layer", "a_plain", None, put("layers.0.self_attn.q_proj.weight", torch.ones(64, 64)), ["T104"]),
-    ("doubled k rows", "a_plain", None, put("layers.0.self_attn.k_proj.weight", torch.ones(64, 128)), ["T104"]),
     ("another head_dim", "i_rope_headdim", put(f"{LAYER}/head_dim", 16), None, ["T104"]),
-    ("integers for weights", "a_plain", None, put("norm.weight", torch.ones(64, dtype=torch.int8)), ["T106"]),
-    ("a point twice", "a_plain", put("eagle_aux_hidden_state_layer_ids", [1, 3, 3]), None, ["A101"]),
-    ("a point past the end", "a_plain", put("eagle_aux_hidden_state_layer_ids", [1, 3, 7]), None, ["A102"]),
     ("a negative point", "a_plain", put("eagle_aux_hidden_state_layer_ids", [-1, 3, 5]), None, ["A102"]),
-    ("two points for three states", "a_plain", put("eagle_aux_hidden_state_layer_ids", [1, 3]), None, ["A103"]),
     ("fc of four states", "a_plain", None, put("fc.weight", torch.ones(64, 256)), ["A103"]),
     ("fc of a wider target", "a_plain", None, put("fc.weight", torch.ones(64, 200)), ["A103"]),
-    ("no vocab_size", "a_plain", drop(f"{LAYER}/vocab_size"), None, ["C202"]),
     ("no layer config", "a_plain", drop(LAYER), None, ["C202"]),
-    ("text for a number", "a_plain", put(f"{LAYER}/hidden_size", "64"), None, ["C203"]),
     ("zero layers", "a_plain", put(f"{LAYER}/num_hidden_layers", 0), None, ["C203"]),
     ("vocabulary 0", "a_plain", put(f"{LAYER}/vocab_size", 0), None, ["C203"]),
     ("one for true", "a_plain", put("norm_output", 1), None, ["C203"]),
@@ -75,9 +68,7 @@ FAULTS: list[tuple[str, str, Edit | None, Edit | None, list[str]]] = [
     ("a huge number", "a_plain", put(f"{LAYER}/hidden_size", 10**18), None, ["C203"]),
     ("ids that are no list", "a_plain", put("eagle_aux_hidden_state_layer_ids", 3), None, ["C203"]),
     ("rope by layer type", "a_plain", put(f"{LAYER}/rope_parameters", {"full_attention": {}}), None, ["C203"]),
-    ("another activation", "a_plain", put(f"{LAYER}/hidden_act", "gelu"), None, ["K113"]),
     ("mlp bias without tensors", "a_plain", put(f"{LAYER}/mlp_bias", True), None, ["T103"]),
-    ("a drafter of another kind", "a_plain", put("speculators_model_type", "dflash"), None, ["F112"]),
     ("another vocabulary", "a_plain", put(f"{LAYER}/vocab_size", 600), None, ["C211", "T104", "V206"]),
 ]
 
@@ -197,14 +188,8 @@ def target(tmp_path: Path, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"hidden_size": 128}, ["C210"]),
-        ({"vocab_size": 600}, ["C211"]),
         ({"num_hidden_layers": 4}, ["A102"]),
         ({"num_hidden_layers": 5}, ["K122"]),
-        ({"architectures": ["MadeUpForCausalLM"]}, ["C212", "K120"]),
-        ({"architectures": ["Qwen3ForCausalLM"]}, ["C212"]),
-        ({"architectures": ["Gemma3ForCausalLM"]}, ["C212", "K124"]),
-        ({"max_position_embeddings": 131072}, ["C214"]),
     ],
 )
 def test_target(changes: dict[str, Any], expected: list[str], tmp_path: Path) -> None:

@@ -404,16 +404,6 @@ def test_whether_the_embedding_was_trained_is_not_read_as_no(tmp_path: Path) -> 
     assert "K132" in codes(run(source, tmp_path / "out", "sglang==0.5.9", target=CONFIG_ONLY))
 
 
-def test_a_dead_drafter_is_refused(tmp_path: Path) -> None:
-    def edit(tensors: dict[str, Any]) -> None:
-        tensors["norm.weight"].zero_()
-
-    source = copy_of("a_plain", tmp_path / "in", tensors=edit)
-    for engine in ("sglang", "vllm"):
-        assert errors(run(source, tmp_path / "out", engine, sample=SAMPLE, allow=("T115",))) == ["N105"]
-    assert errors(run(source, tmp_path / "out")) == ["T115"]
-
-
 @pytest.mark.parametrize("key", ["hidden_size", "vocab_size"])
 @pytest.mark.parametrize("value", [0, -1, True, 0.5, "x", [], {}])
 def test_a_targets_sizes_are_numbers(key: str, value: object, tmp_path: Path) -> None:

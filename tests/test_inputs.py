@@ -252,11 +252,3 @@ def test_an_embedding_that_is_not_the_targets(tmp_path: Path) -> None:
     report = run(copy_of("k_embedgrad", tmp_path / "in", tensors=at_random), tmp_path / "out")
     assert errors(report) == ["T109"]
     assert "cosine 0.0" in next(f.found for f in report.findings if f.code == "T109").replace("-", "")
-
-
-def test_a_folder_without_a_config(tmp_path: Path) -> None:
-    source = copy_of("a_plain", tmp_path / "in")
-    (source / "config.json").unlink()
-    with pytest.raises(InputError) as caught:
-        run(source, tmp_path / "out")
-    assert caught.value.finding.code == "F111"

@@ -147,33 +147,21 @@ FAR = torch.cat([TRUE[:-1], torch.tensor([10_000])])
 @pytest.mark.parametrize(
     ("d2t", "t2d", "code"),
     [
-        (torch.zeros(384, dtype=torch.int64), MARKS, "V203"),
         (torch.zeros(384, dtype=torch.int64), None, "V203"),
-        (None, None, "V204"),
         (None, ~MARKS, "V204"),
-        (TRUE[:-1], MARKS, "V205"),
-        (TRUE, MARKS[:-1], "V206"),
-        (torch.arange(384) // 3, None, "V207"),
         (TRUE, MARKS.roll(1), "V208"),
         (SHIFTED, MARKS, "V208"),
         (TWICE, None, "V208"),
         (FAR, None, "V208"),
-        (TRUE.float(), MARKS, "V209"),
         (TRUE[:, None], MARKS, "V209"),
     ],
     ids=[
-        "zeros", "zeros, no t2d", "no map", "t2d of another size", "d2t too short", "t2d too short", "ambiguous",
-        "t2d contradicts", "off by one entry", "duplicate", "out of range", "floats", "two dimensions",
+        "zeros, no t2d", "t2d of another size", "t2d contradicts", "off by one entry", "duplicate", "out of range",
+        "two dimensions",
     ],
 )  # fmt: skip
 def test_refused(d2t: torch.Tensor | None, t2d: torch.Tensor | None, code: str, tmp_path: Path) -> None:
-    if code == "V207":  # strictly ascending offsets: both readings are in range without duplicates
-        d2t = torch.arange(384) // 6 + torch.arange(384) // 384
-        d2t = torch.cumsum(torch.ones(384, dtype=torch.int64), 0) - 1
-        report = run(_half_vocabulary(tmp_path, d2t[:128]), tmp_path / "out")
-    else:
-        report = convert_with(tmp_path, d2t=d2t, t2d=t2d)
-    assert errors(report) == [code]
+    assert errors(convert_with(tmp_path, d2t=d2t, t2d=t2d)) == [code]
     assert not (tmp_path / "out").exists()
 
 

@@ -104,7 +104,8 @@ def _examine(engine: EngineRelease, spec: DrafterSpec, target: Target, before: S
         findings.append(_no_ids(engine, rule, spec, target))
     config = engine.write_config(spec, ids if ids is not None else spec.capture_points)
     launch = engine.launch_options(spec)
-    findings += compare(engine, spec, nested(config), _names(engine, spec), target, launch, skip_points=ids is None)
+    names = _names(engine, spec, embedding)
+    findings += compare(engine, spec, nested(config), names, target, launch, skip_points=ids is None)
     return Examination(tuple(config), launch, ids, tuple(findings))
 
 
@@ -167,8 +168,10 @@ def compare(
     differing = [d for d in differences(spec, view.spec) if not (skip_points and d == "capture_points")]
     codes = {CODES.get(field, OTHER): field for field in reversed(differing)}  # one finding a code
     findings = [_not_honoured(engine, spec, field, view.spec) for field in codes.values()]
-    expected = expected_tensors(view.spec) | expected_tensors(spec)
-    every = dict.fromkeys((*view.ignored, *view.missing))
+    own = expected_tensors(spec)
+    expected = expected_tensors(view.spec) | own
+    # What only the release's own reading of the config asks for follows from a field that differs.
+    every = dict.fromkeys((*view.ignored, *(n for n in view.missing if n in own or n == "d2t")))
     lost = [n for n in every if not _explained(n, engine, spec, expected, differing)]
     if lost:
         findings.append(
@@ -181,22 +184,30 @@ def compare(
     return findings
 
 
-def _names(engine: EngineRelease, spec: DrafterSpec) -> list[str]:
-    names = [engine.names_for(canonical) or canonical for canonical in expected_tensors(spec)]
+def _names(engine: EngineRelease, spec: DrafterSpec, embedding: Embedding = "unknown") -> list[str]:
+    """Of the tensors that would be written: all that the spec implies, less the embedding of a drafter without one."""
+    there = [c for c, expected in expected_tensors(spec).items() if not (expected.optional and embedding == "absent")]
+    names = [engine.names_for(canonical) or canonical for canonical in there]
     return names + (["d2t", "t2d"] if spec.draft_vocab_size != spec.vocab_size else [])
 
 
 def _explained(
     name: str, engine: EngineRelease, spec: DrafterSpec, tensors: Mapping[str, Expected], differing: Sequence[str]
 ) -> bool:
-    """True where the tensor (by written or canonical name) belongs to a feature or a layer that the release is
-    already said not to honour."""
-    broken = "num_hidden_layers" in engine.limits and engine.broken_limit(spec, "num_hidden_layers")
+    """True where the tensor (by written or canonical name) belongs to a feature, a layer or a vocabulary that the
+    release is already said not to honour."""
+    if name == "d2t":
+        return _broken(engine, spec, "reduced_vocabulary")
+    broken = _broken(engine, spec, "num_hidden_layers")
     for canonical, expected in tensors.items():
         if name in (canonical, engine.names_for(canonical)):
             later_layer = canonical.startswith("layers.") and not canonical.startswith("layers.0.")
             return expected.feature in differing or (later_layer and broken)
     return False
+
+
+def _broken(engine: EngineRelease, spec: DrafterSpec, limit: str) -> bool:
+    return limit in engine.limits and engine.broken_limit(spec, limit)
 
 
 # --- findings ---------------------------------------------------------------------------------------------

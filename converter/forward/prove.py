@@ -53,6 +53,7 @@ class Question:
     sample         None: random states, which show agreement and nothing else
     target         embedding, head and norm of the target where they are at hand
     layers         of the target, None where unknown
+    rope_theta     of the target, None where unknown
     steps          draft steps to run
     judgement      what a search of the wiring found, where there was one, and the wiring that was declared before it
     unlike         what the trainer computed and no engine does (unlike.COMPUTED), with the finding that says so
@@ -67,6 +68,7 @@ class Question:
     layers: int | None
     device: torch.device
     steps: int = STEPS
+    rope_theta: float | None = None
     min_accuracy: float | None = None
     judgement: Judgement | None = None
     declared: Wiring | None = None
@@ -347,7 +349,8 @@ def _alternatives(question: Question, around: Surroundings, first: Side, sample:
     targets = around.target_embedding
     if targets is not None and EMBEDDING in drafter.tensors and drafter.embedding != "target's":
         embeddings["the target's"] = targets
-    return Alternatives(sample.points, flippable(drafter.tensors), _other_maps(drafter), embeddings)
+    flags, maps = flippable(drafter.tensors), _other_maps(drafter)
+    return Alternatives(sample.points, flags, maps, embeddings, question.rope_theta)
 
 
 def _other_maps(drafter: Drafter) -> dict[str, torch.Tensor]:

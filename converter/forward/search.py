@@ -33,15 +33,22 @@ _THETAS = (1e4, 1e5, 5e5, 1e6, 5e6, 1e7)  # of published targets
 
 @dataclass(frozen=True)
 class Alternatives:
-    """What a wiring can be varied by, beside its points: names as in Wiring."""
+    """What a wiring can be varied by, beside its points: names as in Wiring.
+
+    rope_theta  the target's, which a drafter's should be unless it was trained otherwise; None where it is not known
+    """
 
     points: tuple[int, ...]
     flags: tuple[str, ...]
     maps: Mapping[str, Tensor]
     embeddings: Mapping[str, Embedding]
+    rope_theta: float | None = None
 
     def neighbours(self, wiring: Wiring) -> list[Wiring]:
-        return neighbours(wiring, self.points, self.flags, tuple(self.maps), tuple(self.embeddings))
+        found = neighbours(wiring, self.points, self.flags, tuple(self.maps), tuple(self.embeddings))
+        if self.rope_theta is not None and self.rope_theta != wiring.rope_theta:
+            found.append(replace(wiring, rope_theta=self.rope_theta))
+        return found
 
 
 @dataclass(frozen=True)
