@@ -83,20 +83,22 @@ class Examination:
 
 def examine(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: Embedding = "unknown") -> Examination:
     """Lower `spec` (capture points ascending) for one release and compare with what the release reads back."""
-    return _examine(engine, spec, target, faults(engine, spec, target, embedding))
+    return _examine(engine, spec, target, embedding, faults(engine, spec, target, embedding))
 
 
 def serves(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: Embedding) -> bool:
     """Whether one release can serve the whole drafter; most that cannot are told before anything is lowered."""
     found = faults(engine, spec, target, embedding)
-    return not _speaks_against(found) and not _speaks_against(_examine(engine, spec, target, found).findings)
+    return not _speaks_against(found) and not _speaks_against(_examine(engine, spec, target, embedding, found).findings)
 
 
 def _speaks_against(findings: Iterable[Finding]) -> bool:
     return any(f.severity == "error" or f.code == NEEDS_FLAGS for f in findings)
 
 
-def _examine(engine: EngineRelease, spec: DrafterSpec, target: Target, before: Sequence[Finding]) -> Examination:
+def _examine(
+    engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: Embedding, before: Sequence[Finding]
+) -> Examination:
     findings = list(before)
     ids = engine.layer_ids(spec, target)
     rule = engine.target(target.architecture)
