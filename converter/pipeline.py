@@ -15,6 +15,7 @@ from converter.checkpoint.reader import INDEX, Checkpoint, open_checkpoint
 from converter.checkpoint.staging import Staging, normal, recover
 from converter.checkpoint.writer import WrittenFile
 from converter.checks.engine import CODES, compare
+from converter.checks.plugin import with_plugins
 from converter.checks.points import check_meaning, check_points
 from converter.checks.rows import check_embedding, check_head, recover_map, recovered
 from converter.checks.suits import Suits, suits
@@ -69,6 +70,7 @@ class Request:
     to        the dialect whose form is written; "" writes engines'
     engines   none: the newest SGLang where there is an OUT, the newest of every engine where there is none
     given     spec fields set by the user (--set), which outrank the config
+    allow_plugin   releases whose own draft class cannot compute the drafter may serve it with a plugin's
     """
 
     source: str
@@ -81,6 +83,7 @@ class Request:
     aux: tuple[int, ...] | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
     wish: Wish = field(default_factory=Wish)
+    allow_plugin: bool = False
     dtype: str = ""
     allow: tuple[str, ...] = ()
     strict: bool = False
@@ -444,6 +447,9 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
         frozenset(quantised),
         reading.carried if quantised else {},
     )
+    if report.request.allow_plugin:
+        report.engines, findings = with_plugins(report.engines, report.drafter, report.target)
+        _add(report, findings)
 
 
 def _other_meaning(dialect: Dialect, reading: DialectReading, spec: DrafterSpec, target: Target) -> Iterable[Finding]:

@@ -14,7 +14,15 @@ from converter.drafter.points import describe_point, describe_points
 from converter.drafter.spec import DrafterSpec, Latent, Origin, differences
 from converter.drafter.target import Target
 from converter.findings import Finding, error, warning
-from converter.rules.engine import STANDINGS, ConfigEntry, EngineRelease, EngineView, known_releases, nested
+from converter.rules.engine import (
+    STANDINGS,
+    ConfigEntry,
+    EngineRelease,
+    EngineView,
+    known_releases,
+    nested,
+    plugin_for,
+)
 from converter.rules.ids import IGNORED, NEEDS_LAYERS
 from converter.rules.targets import TargetRule, architectures, capturing_releases
 
@@ -139,6 +147,9 @@ def compare(
         return []  # the points are not known, which is said elsewhere
     if view.spec is None:
         return [error(OTHER, f"{engine} could not read the config written for it", where="config.json")]
+    plugin = plugin_for(config)
+    if plugin not in ("", engine.plugin):
+        return [_plugin_class(engine, plugin)]
     differing = [d for d in differences(spec, view.spec) if not (skip_points and d == "capture_points")]
     codes = {CODES.get(field, OTHER): field for field in reversed(differing)}  # one finding a code
     findings = [_not_honoured(engine, spec, field, view.spec) for field in codes.values()]
@@ -231,6 +242,15 @@ def shown_value(value: Any) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join("full" if v is None else str(v) for v in value) + "]"
     return str(value)
+
+
+def _plugin_class(engine: EngineRelease, plugin: str) -> Finding:
+    return error(
+        "K163",
+        f"{engine} has no draft class of the name in this config: it is that of the plugin {plugin}",
+        where="architectures",
+        why="it stops at start",
+    )
 
 
 def _origin(origin: Origin | None) -> str:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from converter.checks.engine import CODES, NEEDS_FLAGS, OTHER, compare, examine, faults, span
+from converter.checks.plugin import mends
 from converter.drafter.drafter import Embedding
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.findings import Finding
 from converter.rules import loading
-from converter.rules.engine import all_releases, known_releases
+from converter.rules.engine import EngineRelease, all_releases, known_releases, plugin_for
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,10 @@ def suits(
         return Suits(engine, (), {})  # what depends on an unknown depth is unknown, never "right"
     right: list[str] = []
     wrong: dict[tuple[str, ...], list[str]] = {}
+    plugin = plugin_for(config)
     for release in (r.serving(spec) for r in all_releases(engine)):
+        if plugin and release.takes_plugin:
+            release = release.with_plugin()
         findings = faults(release, spec, target, embedding)
         findings += compare(release, spec, config, names, target, release.launch_options(spec))
         codes = tuple(sorted({f.code for f in findings if f.severity == "error" or f.code == NEEDS_FLAGS}))
@@ -66,18 +70,28 @@ def where_it_works(spec: DrafterSpec, target: Target, embedding: Embedding) -> t
     """Known releases of every engine that can serve the whole drafter, and what to type; a line each."""
     lines = []
     for engine in loading.names("engines"):
-        good = []
-        for release in (r.serving(spec) for r in all_releases(engine)):
-            findings = examine(release, spec, target, embedding).findings
-            if not any(f.severity == "error" or f.code == NEEDS_FLAGS for f in findings):
-                good.append(release.release)
-        if good:
-            newest = good[-1] == known_releases(engine)[-1]
-            choice = engine if newest else f"{engine}=={good[-1]}"
-            title = loading.load("engines", engine)["title"]
-            perhaps = "" if loading.load("engines", engine)["proved"] else " (unverified)"
-            lines.append(f"works in {title} {span(engine, good)}{perhaps}:  eagle3-convert IN OUT --engine {choice}")
+        releases = [r.serving(spec) for r in all_releases(engine)]
+        good = [r.release for r in releases if _serves(r, spec, target, embedding)]
+        mended = [
+            r.release
+            for r in releases
+            if r.release not in good
+            and mends(r, spec, target, embedding)
+            and _serves(r.with_plugin(), spec, target, embedding)
+        ]
+        for able, how, option in ((good, "", ""), (mended, " with a plugin", " --allow-plugin")):
+            if able:
+                choice = engine if able[-1] == known_releases(engine)[-1] else f"{engine}=={able[-1]}"
+                title = loading.load("engines", engine)["title"]
+                perhaps = "" if loading.load("engines", engine)["proved"] else " (unverified)"
+                where = f"{title} {span(engine, able)}{how}{perhaps}"
+                lines.append(f"works in {where}:  eagle3-convert IN OUT --engine {choice}{option}")
     return tuple(lines) or ("no known release of any engine can serve this drafter as it was trained",)
+
+
+def _serves(release: EngineRelease, spec: DrafterSpec, target: Target, embedding: Embedding) -> bool:
+    findings = examine(release, spec, target, embedding).findings
+    return not any(f.severity == "error" or f.code == NEEDS_FLAGS for f in findings)
 
 
 def with_fixes(findings: Sequence[Finding], spec: DrafterSpec, target: Target, embedding: Embedding) -> list[Finding]:

@@ -69,7 +69,10 @@ class EngineView:
 
 @dataclass(frozen=True)
 class EngineRelease:
-    """One release of an engine with its merged rules (schemas/engine.schema.json)."""
+    """One release of an engine with its merged rules (schemas/engine.schema.json).
+
+    plugin   the package whose draft class serves in place of the release's own; "" for its own
+    """
 
     name: str
     title: str
@@ -77,6 +80,7 @@ class EngineRelease:
     rules: Mapping[str, Any]
     proved: bool
     newer_than_known: bool = False
+    plugin: str = ""
 
     def __str__(self) -> str:
         return f"{self.name} {self.release}"
@@ -101,11 +105,23 @@ class EngineRelease:
                 rules = loading.with_changes(rules, changes)
         return self if rules is self.rules else replace(self, rules=rules)
 
+    @property
+    def takes_plugin(self) -> bool:
+        """Whether there is a plugin for this release, and it is not the one that serves already."""
+        return "plugin" in self.rules and not self.plugin
+
+    def with_plugin(self) -> EngineRelease:
+        """This release with the plugin's draft class in place of its own."""
+        plugin = self.rules["plugin"]
+        return replace(self, rules=loading.with_changes(self.rules, plugin["changes"]), plugin=plugin["package"])
+
     def serving_config(self, config: Mapping[str, Any]) -> EngineRelease:
         """This release with the rules that it has for drafters of the kind that a config in its own form describes: it
-        holds the field, by the variant's own rule, or names the variant's class.
+        holds the field, by the variant's own rule, or names the variant's class, or the plugin's.
         """
         rules, named = self.rules, _draft_class(config)
+        if self.takes_plugin and named in rules["plugin"]["changes"]["draft_classes"]["names"]:
+            return self.with_plugin()
         for field, changes in rules.get("variants", {}).items():
             changed = loading.with_changes(rules, changes)
             own = changes.get("write", {}).get("architectures", {}).get("value", ())
@@ -280,6 +296,8 @@ class EngineRelease:
         lost = [n for n in view.ignored if unknown and not any(part in n for part in unknown["dropped"])]
         if unknown and lost:
             return f"{unknown['otherwise']} ({lost[0]})"
+        if view.missing and "missing_tensors" in self.rules:
+            return f"{self.rules['missing_tensors']['otherwise']} ({view.missing[0]})"
         if "d2t" in view.received and not spec.reduced_vocabulary and "full_vocabulary_map" in self.rules:
             return "it takes no map over the full vocabulary (d2t)"
         rule = self.target(target.architecture)
@@ -308,7 +326,8 @@ class EngineRelease:
             command += self.rules["other_points"]["flags"]
         limit = target.max_position_embeddings
         short = limit is not None and spec.max_position_embeddings < limit
-        return (dict(self.rules["context_limit"]["environment"]) if short else {}), command
+        plugin = self.rules["plugin"]["environment"] if self.plugin else {}
+        return {**(self.rules["context_limit"]["environment"] if short else {}), **plugin}, command
 
     def launch_preparation(
         self, target: Target, out: str, steps: int, spec: DrafterSpec
@@ -424,6 +443,19 @@ def _merged(name: str, release: str, version: int) -> EngineRelease:
 
 def all_releases(name: str) -> list[EngineRelease]:
     return [_release(name, release) for release in known_releases(name)]
+
+
+def plugin_for(config: Mapping[str, Any]) -> str:
+    """The package whose draft class a config names; "" where it names none of a plugin that is known here."""
+    named = _draft_class(config)
+    for engine in map(_newest, loading.names("engines")):
+        if engine.takes_plugin and named in engine.rules["plugin"]["changes"]["draft_classes"]["names"]:
+            return str(engine.rules["plugin"]["package"])
+    return ""
+
+
+def _newest(name: str) -> EngineRelease:
+    return _release(name, known_releases(name)[-1])
 
 
 def nested(entries: Iterable[ConfigEntry]) -> dict[str, Any]:
