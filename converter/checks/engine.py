@@ -55,6 +55,8 @@ CODES: Mapping[str, str] = {
 }
 OTHER = "K190"
 NEEDS_FLAGS = "K127"
+FOR_SHAPE = "K164"
+FLAGGED = frozenset({NEEDS_FLAGS, FOR_SHAPE})  # a folder with one of these is right only as its launch line has it
 
 CAPTURE_FAILS = {
     "crash": "the engine stops at the first request",
@@ -118,6 +120,7 @@ def faults(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: 
         findings += _captures(engine, rule, spec, target)
         if engine.needs_flags(spec, target):
             findings.append(_needs_flags(engine, spec))
+    findings += [_flags_for_shape(engine, rule) for rule in engine.flag_rules(spec)]
     if embedding == "trained" and engine.replaces_embedding(spec):
         findings.append(_embedding_replaced(engine))
     served = engine.rules.get("served_dtype", {}).get(spec.dtype)
@@ -283,6 +286,15 @@ def _needs_flags(engine: EngineRelease, spec: DrafterSpec) -> Finding:
     return warning(
         NEEDS_FLAGS,
         f"{engine} feeds {describe_points(spec.capture_points)} only with {' '.join(rule['flags'])}",
+        where=rule["source"].split(";")[0],
+        why=rule["otherwise"],
+    )
+
+
+def _flags_for_shape(engine: EngineRelease, rule: Mapping[str, Any]) -> Finding:
+    return warning(
+        FOR_SHAPE,
+        f"{engine} serves a drafter of this shape only with {' '.join(rule['flags'])}",
         where=rule["source"].split(";")[0],
         why=rule["otherwise"],
     )

@@ -34,11 +34,10 @@ def with_plugins(
 
 def mends(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: Embedding) -> bool:
     """Whether the plugin takes away an error that stands in the release's way, and brings none."""
-    variants = engine.rules.get("variants", {})
-    if not engine.takes_plugin or any(getattr(spec, field) is not None for field in variants):
+    plugged = engine.plugged(spec)
+    if plugged is None:
         return False
-    own, plugged = (_errors(e, spec, target, embedding) for e in (engine, engine.with_plugin()))
-    return plugged < own
+    return _errors(plugged, spec, target, embedding) < _errors(engine, spec, target, embedding)
 
 
 def _errors(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: Embedding) -> set[str]:
@@ -61,9 +60,9 @@ def _serves(engines: Sequence[EngineRelease]) -> Finding:
         "K160",
         f"{_named(engines)} serves this drafter with the plugin {first.plugin}, not with its own draft class",
         where="--allow-plugin",
-        why=f"where the plugin is not installed or not named in the environment, {first.title} stops at start; it was run "
-        "on a CPU, without kernels and CUDA graphs",
-        fix=(f"in {first.title}'s environment: {plugin['install']}; check the served acceptance (docs/engines.md)",),
+        why=f"without the package, or the launch line's variable, {first.title} stops at start; the plugin was run on "
+        "a CPU, without kernels and CUDA graphs",
+        fix=(f"where {first.title} runs: {plugin['install']}; then check the served acceptance (docs/engines.md)",),
     )
 
 
@@ -72,7 +71,7 @@ def _not_needed(engines: Sequence[EngineRelease]) -> Finding:
         "K162",
         f"--allow-plugin changes nothing for {_named(engines)}",
         where="--allow-plugin",
-        why="the draft class of the release itself is written for: it computes this drafter, or the plugin cannot either",
+        why="the release's own draft class is written for: it computes this drafter, or the plugin cannot either",
     )
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from converter.checks.engine import CODES, NEEDS_FLAGS, OTHER, compare, examine, faults, span
-from converter.checks.plugin import mends
+from converter.checks.engine import CODES, FLAGGED, OTHER, compare, examine, faults, span
 from converter.drafter.drafter import Embedding
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
@@ -58,7 +57,7 @@ def suits(
             release = release.with_plugin()
         findings = faults(release, spec, target, embedding)
         findings += compare(release, spec, config, names, target, release.launch_options(spec))
-        codes = tuple(sorted({f.code for f in findings if f.severity == "error" or f.code == NEEDS_FLAGS}))
+        codes = tuple(sorted({f.code for f in findings if f.severity == "error" or f.code in FLAGGED}))
         if codes:
             wrong.setdefault(codes, []).append(release.release)
         else:
@@ -72,13 +71,8 @@ def where_it_works(spec: DrafterSpec, target: Target, embedding: Embedding) -> t
     for engine in loading.names("engines"):
         releases = [r.serving(spec) for r in all_releases(engine)]
         good = [r.release for r in releases if _serves(r, spec, target, embedding)]
-        mended = [
-            r.release
-            for r in releases
-            if r.release not in good
-            and mends(r, spec, target, embedding)
-            and _serves(r.with_plugin(), spec, target, embedding)
-        ]
+        plugged = [r.plugged(spec) for r in releases if r.release not in good]
+        mended = [p.release for p in plugged if p is not None and _serves(p, spec, target, embedding)]
         for able, how, option in ((good, "", ""), (mended, " with a plugin", " --allow-plugin")):
             if able:
                 choice = engine if able[-1] == known_releases(engine)[-1] else f"{engine}=={able[-1]}"
@@ -91,12 +85,12 @@ def where_it_works(spec: DrafterSpec, target: Target, embedding: Embedding) -> t
 
 def _serves(release: EngineRelease, spec: DrafterSpec, target: Target, embedding: Embedding) -> bool:
     findings = examine(release, spec, target, embedding).findings
-    return not any(f.severity == "error" or f.code == NEEDS_FLAGS for f in findings)
+    return not any(f.severity == "error" or f.code in FLAGGED for f in findings)
 
 
 def with_fixes(findings: Sequence[Finding], spec: DrafterSpec, target: Target, embedding: Embedding) -> list[Finding]:
     """The findings, those about what an engine cannot do with where the whole drafter works."""
-    about = {*CODES.values(), OTHER, NEEDS_FLAGS, "K121", "K122", "K123", "K124", "K131"}
+    about = {*CODES.values(), OTHER, *FLAGGED, "K121", "K122", "K123", "K124", "K131"}
     if not any(f.code in about for f in findings):
         return list(findings)
     fixes = where_it_works(spec, target, embedding)

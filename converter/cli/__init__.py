@@ -69,8 +69,8 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
         "allow": click.option("--allow", multiple=True, metavar="CODE",
             help="Let this finding through (a seal records it)."),
         "allow-plugin": click.option("--allow-plugin", is_flag=True,
-            help="Where SGLang's own draft class cannot compute the drafter, write it for this project's plugin, which must "
-            "be installed where SGLang runs (docs/engines.md)."),
+            help="What SGLang's own draft class cannot compute, write for this project's plugin, which must then be "
+            "installed where SGLang runs (docs/engines.md)."),
         "strict": click.option("--strict", is_flag=True, help="Treat warnings as errors."),
         "report": click.option("--report", "report_file", type=click.Path(path_type=Path, dir_okay=False),
             metavar="FILE", help="Write the report there as well: .json, .html (one page, for people), .md, .sarif or "

@@ -200,5 +200,8 @@ def _how(report: Report, engine: EngineRelease) -> str:
     """Under which condition it works, or how that is known; "" where there is nothing to say."""
     if any(f.code == "A108" for f in report.findings):
         return "if all its points lie before the target's last layer (--target checks it)"
-    words = [f"with the plugin {engine.plugin}" if engine.plugin else "", "" if engine.proved else STANDINGS[engine.standing]]
+    words = [
+        f"with the plugin {engine.plugin}" if engine.plugin else "",
+        "" if engine.proved else STANDINGS[engine.standing],
+    ]
     return ", ".join(filter(None, words))

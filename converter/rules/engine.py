@@ -112,8 +112,16 @@ class EngineRelease:
 
     def with_plugin(self) -> EngineRelease:
         """This release with the plugin's draft class in place of its own."""
-        plugin = self.rules["plugin"]
-        return replace(self, rules=loading.with_changes(self.rules, plugin["changes"]), plugin=plugin["package"])
+        return replace(self, rules=self._plugin_rules, plugin=self.rules["plugin"]["package"])
+
+    @cached_property
+    def _plugin_rules(self) -> Mapping[str, Any]:
+        return loading.with_changes(self.rules, self.rules["plugin"]["changes"])
+
+    def plugged(self, spec: DrafterSpec) -> EngineRelease | None:
+        """This release with its plugin; None where it takes none, or none for drafters of this kind (`variants`)."""
+        rare = any(getattr(spec, field) is not None for field in self.rules.get("variants", ()))
+        return self.with_plugin() if self.takes_plugin and not rare else None
 
     def serving_config(self, config: Mapping[str, Any]) -> EngineRelease:
         """This release with the rules that it has for drafters of the kind that a config in its own form describes: it
@@ -169,6 +177,11 @@ class EngineRelease:
     def needs_flags(self, spec: DrafterSpec, target: Target) -> bool:
         """True where other points than the default hold only with `other_points.flags` on the command line."""
         return "other_points" in self.rules and self.default_points(target) != tuple(sorted(spec.capture_points))
+
+    def flag_rules(self, spec: DrafterSpec) -> list[Mapping[str, Any]]:
+        """Of `needs_flags`, the rules whose flags this drafter needs on the command line."""
+        rules = self.rules.get("needs_flags", {})
+        return [rule for attribute, rule in rules.items() if getattr(spec, attribute) != rule["unless_equals"]]
 
     def names_for(self, canonical: str) -> str | None:
         """The name under which this release loads a canonical tensor; None where it does not.
@@ -322,8 +335,8 @@ class EngineRelease:
         for option, value in self.launch_options(spec).items():
             if option not in words:
                 command += [option, str(value)]
-        if self.needs_flags(spec, target):
-            command += self.rules["other_points"]["flags"]
+        needed = [self.rules["other_points"]] if self.needs_flags(spec, target) else []
+        command += dict.fromkeys(flag for rule in [*needed, *self.flag_rules(spec)] for flag in rule["flags"])
         limit = target.max_position_embeddings
         short = limit is not None and spec.max_position_embeddings < limit
         plugin = self.rules["plugin"]["environment"] if self.plugin else {}

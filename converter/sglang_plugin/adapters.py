@@ -49,9 +49,8 @@ class QKV(QKVParallelLinear):
         return torch.cat([_by_head(self.q_norm, q), _by_head(self.k_norm, k), v], dim=-1), bias
 
 
-def _by_head(norm: nn.Module, rows: torch.Tensor) -> torch.Tensor:
-    by_head = rows.reshape(-1, norm.weight.shape[0])
-    return norm(by_head).view(rows.shape)  # type: ignore[no-any-return]
+def _by_head(norm: Any, rows: torch.Tensor) -> Any:
+    return norm(rows.reshape(-1, norm.weight.shape[0])).view(rows.shape)
 
 
 class Layers(nn.ModuleList):
@@ -66,13 +65,15 @@ class Layers(nn.ModuleList):
 
 
 class NormedProjection(nn.Linear):
-    """fc with norms before it: one over all states, or one over each."""
+    """fc with norms before it: one over all states, or one over each; either may be missing."""
 
     def __init__(self, width: int, hidden: int, bias: bool, norm: nn.Module | None, norms: nn.ModuleList | None):
         super().__init__(width, hidden, bias=bias)
         self.input_norm, self.fc_norm = norm, norms
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
+        if not len(states):  # an idle batch is three states wide, whatever fc takes (eagle_worker.py:917 @ 0.5.9)
+            return states.new_zeros(0, self.out_features)
         if self.input_norm is not None:
             states = self.input_norm(states)
         if self.fc_norm is not None:

@@ -11,7 +11,7 @@ from typing import Any
 try:
     from sglang.srt.models.llama_eagle3 import LlamaForCausalLMEagle3
 except ModuleNotFoundError as missing:
-    if (missing.name or "").partition(".")[0] != "sglang":
+    if not (missing.name or "").startswith("sglang"):
         raise
     raise ModuleNotFoundError(
         "converter.sglang_plugin is a plugin for SGLang, which is not installed in this Python: install eagle3-convert "
@@ -188,15 +188,15 @@ class Eagle3ConvertForCausalLM(LlamaForCausalLMEagle3):
         wrong = lists - {self.wanted.points}
         if wrong:
             raise ValueError(
-                f"eagle3-convert's plugin: the target hands out the states {list(min(wrong))} (0 = embedding, k = output "
-                f"of the k-th layer), the drafter was trained on {list(self.wanted.points)}: the ids in its config.json "
-                "mean other layers to this release of SGLang and this target class. Convert it for them: "
-                "eagle3-convert IN OUT --engine sglang==RELEASE --target TARGET --allow-plugin"
+                f"eagle3-convert's plugin: the target hands out the states {list(min(wrong))} (0 = embedding, "
+                f"k = output of the k-th layer), the drafter was trained on {list(self.wanted.points)}: to this "
+                "release of SGLang and this target class the ids in its config.json mean other layers. Convert it for "
+                "them: eagle3-convert IN OUT --engine sglang==RELEASE --target TARGET --allow-plugin"
             )
         self._points_checked = bool(lists) or last_call
         if last_call and not lists:
             logger.warning(
-                "eagle3-convert's plugin could not see which states the target hands out; the drafter was trained on %s.",
+                "eagle3-convert's plugin cannot see which states the target hands out; the drafter was trained on %s.",
                 list(self.wanted.points),
             )
 

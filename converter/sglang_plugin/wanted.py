@@ -47,8 +47,8 @@ class Wanted:
         windows = getattr(config, "layer_windows", None) or [None] * layers
         if not points or draft_vocabulary is None or len(windows) != layers:
             raise ValueError(
-                "config.json: expected eagle_aux_hidden_state_layer_ids, draft_vocab_size and one entry of layer_windows "
-                "for each layer; this class serves what `eagle3-convert --allow-plugin` wrote, as it was written"
+                "config.json: expected eagle_aux_hidden_state_layer_ids, draft_vocab_size and one entry of "
+                "layer_windows for each layer; this class serves what `eagle3-convert --allow-plugin` wrote"
             )
 
         def flag(name: str) -> bool:

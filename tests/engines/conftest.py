@@ -22,7 +22,9 @@ class Engines:
 
     def load_with_plugin(self, release: str, jobs: Sequence[dict[str, Any]]) -> Results:
         """Load drafters with this project's own class in SGLang: see harness/load_sglang.py."""
-        return runner.run_jobs(self.environment, f"sglang=={release}", "load_sglang.py", jobs, "converter.sglang_plugin")
+        return runner.run_jobs(
+            self.environment, f"sglang=={release}", "load_sglang.py", jobs, "converter.sglang_plugin"
+        )
 
     def capture_with_sglang(self, release: str, jobs: Sequence[dict[str, Any]]) -> Results:
         """Capture states in SGLang's target classes: see harness/capture_sglang.py."""
