@@ -15,11 +15,14 @@ from typing import Any
 
 import pytest
 
+from converter.checks.engine import compare, examine
 from converter.checks.plugin import mends
 from converter.checks.suits import where_it_works
 from converter.drafter.layout import expected_tensors
 from converter.drafter.target import Target
 from converter.report.document import launch_lines
+from converter.report.rules import engine as engine_document
+from converter.report.rules import engine_text
 from converter.rules.engine import all_releases, known_releases, nested, plugin_for, resolve
 from converter.sglang_plugin.wanted import Misfit, Wanted, canonical
 from tests.support import DRAFTERS, SAMPLE, check, codes, copy_of, errors, run
@@ -78,6 +81,27 @@ def test_what_is_written_for_it_reads_back(name: str) -> None:
         assert not engine.stops(view, LLAMA)
 
 
+def test_its_class_is_unknown_to_every_other_engine(tmp_path: Path) -> None:
+    spec = drafter("b_nbr").spec
+    plugged = resolve(NEW)[0].with_plugin()
+    config = nested(plugged.write_config(spec, (0, 2, 4)))
+    for engine in (resolve(r)[0] for r in (NEW, "vllm", "llama.cpp", "tensorrt-llm", "sglang==0.5.5")):
+        assert [f.code for f in compare(engine, spec, config, [], LLAMA, {})] == ["K163"]
+        assert PACKAGE in engine.other_class(config)
+        assert not plugin_for(nested(engine.write_config(spec, (0, 2, 4))))
+    assert "K163" not in {f.code for f in compare(plugged, spec, config, [], LLAMA, {})}
+    assert not plugged.other_class(config)
+
+
+def test_what_it_lifts_is_listed() -> None:
+    document = engine_document(resolve(NEW)[0])
+    assert document["plugin"]["honoured"] == ["qkv_bias", "qk_norm", "norm_before_residual"]
+    assert document["plugin"]["lifted"] == []
+    assert engine_document(resolve(OLD)[0])["plugin"]["lifted"] == ["num_hidden_layers", "num_points"]
+    assert engine_document(resolve("vllm")[0])["plugin"] is None
+    assert f"with the plugin {PACKAGE} (--allow-plugin):\n  qkv_bias              read" in engine_text(resolve(NEW)[0])
+
+
 def test_it_is_strict() -> None:
     spec = drafter("b_nbr").spec
     engine = resolve(NEW)[0].with_plugin()
@@ -122,8 +146,10 @@ def test_other_than_three_points_need_a_flag_before_0_5_12() -> None:
         _, command = engine.launch_command(LLAMA, "OUT", 3, spec)
         assert command.count("--disable-cuda-graph") == needed
     assert mends(resolve(OLD)[0], spec, LLAMA, "unknown")
-    three = replace(spec, capture_points=(2, 3, 3))
-    assert not resolve(OLD)[0].with_plugin().flag_rules(three)
+    plugged = resolve(OLD)[0].with_plugin()
+    four, three = (examine(plugged, replace(spec, capture_points=p), LLAMA) for p in ((2, 3, 4, 5), (2, 3, 4)))
+    assert "K164" in {f.code for f in four.findings}
+    assert "K164" not in {f.code for f in three.findings}
 
 
 # --- conversions --------------------------------------------------------------------------------------------

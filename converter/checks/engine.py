@@ -142,6 +142,9 @@ def compare(
     skip_points: bool = False,
 ) -> list[Finding]:
     """What the release reads out of config, tensor names and launch options, against what was trained."""
+    plugin = plugin_for(config)
+    if plugin not in ("", engine.plugin):
+        return [_plugin_class(engine, plugin)]
     rule = engine.target(target.architecture)
     skip_points = skip_points or (target.layers is None and rule is not None and rule.id_rule in NEEDS_LAYERS)
     # Without a class that gives the ids their meaning, they are read as what they were written as.
@@ -150,9 +153,6 @@ def compare(
         return []  # the points are not known, which is said elsewhere
     if view.spec is None:
         return [error(OTHER, f"{engine} could not read the config written for it", where="config.json")]
-    plugin = plugin_for(config)
-    if plugin not in ("", engine.plugin):
-        return [_plugin_class(engine, plugin)]
     differing = [d for d in differences(spec, view.spec) if not (skip_points and d == "capture_points")]
     codes = {CODES.get(field, OTHER): field for field in reversed(differing)}  # one finding a code
     findings = [_not_honoured(engine, spec, field, view.spec) for field in codes.values()]

@@ -66,21 +66,26 @@ def suits(
 
 
 def where_it_works(spec: DrafterSpec, target: Target, embedding: Embedding) -> tuple[str, ...]:
-    """Known releases of every engine that can serve the whole drafter, and what to type; a line each."""
-    lines = []
+    """Known releases of every engine that can serve the whole drafter, and what to type; a line each, plugins last."""
+    alone, with_plugin = [], []
     for engine in loading.names("engines"):
         releases = [r.serving(spec) for r in all_releases(engine)]
         good = [r.release for r in releases if _serves(r, spec, target, embedding)]
         plugged = [r.plugged(spec) for r in releases if r.release not in good]
         mended = [p.release for p in plugged if p is not None and _serves(p, spec, target, embedding)]
-        for able, how, option in ((good, "", ""), (mended, " with a plugin", " --allow-plugin")):
-            if able:
-                choice = engine if able[-1] == known_releases(engine)[-1] else f"{engine}=={able[-1]}"
-                title = loading.load("engines", engine)["title"]
-                perhaps = "" if loading.load("engines", engine)["proved"] else " (unverified)"
-                where = f"{title} {span(engine, able)}{how}{perhaps}"
-                lines.append(f"works in {where}:  eagle3-convert IN OUT --engine {choice}{option}")
-    return tuple(lines) or ("no known release of any engine can serve this drafter as it was trained",)
+        if good:
+            alone.append(_works_in(engine, good))
+        if mended:
+            with_plugin.append(_works_in(engine, mended, " with a plugin", " --allow-plugin"))
+    return (*alone, *with_plugin) or ("no known release of any engine can serve this drafter as it was trained",)
+
+
+def _works_in(engine: str, releases: Sequence[str], how: str = "", option: str = "") -> str:
+    choice = engine if releases[-1] == known_releases(engine)[-1] else f"{engine}=={releases[-1]}"
+    rules = loading.load("engines", engine)
+    perhaps = "" if rules["proved"] else " (unverified)"
+    where = f"{rules['title']} {span(engine, releases)}{how}{perhaps}"
+    return f"works in {where}:  eagle3-convert IN OUT --engine {choice}{option}"
 
 
 def _serves(release: EngineRelease, spec: DrafterSpec, target: Target, embedding: Embedding) -> bool:

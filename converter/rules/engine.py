@@ -321,6 +321,9 @@ class EngineRelease:
 
     def other_class(self, config: Mapping[str, Any]) -> str:
         """What this release does with the class that a config names, where that is none of its drafters; else ""."""
+        plugin = plugin_for(config)
+        if plugin not in ("", self.plugin):
+            return f"it stops at start: it has no draft class of that name, which is the plugin {plugin}'s"
         classes = self.rules.get("draft_classes")
         return "" if classes is None or _draft_class(config) in classes["names"] else str(classes["otherwise"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -200,6 +201,7 @@ class Eagle3ConvertForCausalLM(LlamaForCausalLMEagle3):
                 list(self.wanted.points),
             )
 
+    @functools.wraps(LlamaForCausalLMEagle3.forward)  # SGLang looks at its signature
     def forward(self, *arguments: Any, **named: Any) -> Any:
         if not self._points_checked:
             self.check_points(last_call=True)
