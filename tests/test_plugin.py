@@ -20,12 +20,14 @@ from converter.checks.plugin import mends
 from converter.checks.suits import where_it_works
 from converter.drafter.layout import expected_tensors
 from converter.drafter.target import Target
+from converter.look.inspect import inspect
+from converter.look.subject import Asked
 from converter.report.document import launch_lines
 from converter.report.rules import engine as engine_document
 from converter.report.rules import engine_text
 from converter.rules.engine import all_releases, known_releases, nested, plugin_for, resolve
 from converter.sglang_plugin.wanted import Misfit, Wanted, canonical
-from tests.support import DRAFTERS, SAMPLE, check, codes, copy_of, errors, run
+from tests.support import DRAFTERS, SAMPLE, TARGET, check, codes, copy_of, errors, run
 from tests.test_forward import drafter
 
 LLAMA = Target(architecture="LlamaForCausalLM", layers=6)
@@ -185,6 +187,8 @@ def test_a_drafter_that_needs_it(tmp_path: Path) -> None:
     sglang = next(s for s in report.suits if s.engine == "sglang")
     assert sglang.right[-1] == "0.5.23" and all(r in releases() for r in sglang.right)
     assert {code for codes, releases in sglang.wrong.items() if "0.5.5" in releases for code in codes} >= {"K163"}
+    [seen] = inspect(str(out), Asked(("sglang",), TARGET)).engines
+    assert seen.engine.plugin == PACKAGE and not seen.stops and not seen.differs
     # And it is read as it was written.
     again = run(out, tmp_path / "again", allow_plugin=True, dialect="sglang")
     assert again.outcome == "converted"

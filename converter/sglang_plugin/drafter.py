@@ -180,8 +180,8 @@ class Eagle3ConvertForCausalLM(LlamaForCausalLMEagle3):
     def check_points(self, last_call: bool = False) -> None:
         """Raises ValueError where the target captures other states than the drafter was trained on.
 
-        SGLang up to 0.5.12 sets the target's ids before the drafter is loaded, 0.5.23 after it, so this is asked when
-        the embedding is shared and again, for the last time, in the first forward pass.
+        SGLang up to 0.5.12 sets the target's ids before the drafter is loaded, 0.5.17 and 0.5.23 after it, so this is
+        asked when the embedding is shared and again, for the last time, in the first forward pass.
         """
         if self._points_checked:
             return
