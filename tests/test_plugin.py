@@ -28,6 +28,7 @@ from converter.report.rules import engine_text
 from converter.rules.engine import all_releases, known_releases, nested, plugin_for, resolve
 from converter.sglang_plugin.wanted import Misfit, Wanted, canonical
 from tests.support import DRAFTERS, SAMPLE, TARGET, check, codes, copy_of, errors, run
+from tests.test_cli import eagle3
 from tests.test_forward import drafter
 
 LLAMA = Target(architecture="LlamaForCausalLM", layers=6)
@@ -200,6 +201,14 @@ def test_a_drafter_that_does_not_need_it(tmp_path: Path) -> None:
     assert codes(allowed) == ["K162", *codes(plain)] and not allowed.engines[0].plugin
     for name in ("config.json", "model.safetensors"):
         assert (tmp_path / "True" / name).read_bytes() == (tmp_path / "False" / name).read_bytes()
+
+
+def test_on_the_command_line(tmp_path: Path) -> None:
+    done = eagle3("convert", DRAFTERS / "b_nbr", tmp_path / "out", "--target", TARGET, "--allow-plugin")
+    assert done.returncode == 0, done.stdout
+    assert f"for sglang 0.5.23 (newest known) with the plugin {PACKAGE}, target" in done.stdout
+    assert f"SGLANG_EXTERNAL_MODEL_PACKAGE={PACKAGE} python -m sglang.launch_server" in done.stdout
+    assert "pip install --no-deps eagle3-convert" in " ".join(done.stdout.split())
 
 
 def test_one_folder_for_releases_of_which_one_needs_it(tmp_path: Path) -> None:

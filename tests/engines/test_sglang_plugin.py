@@ -218,6 +218,7 @@ def test_what_sglang_serves_alone_has_the_same_bits_with_the_plugin(bench: Bench
     assert json.loads((folder / "config.json").read_text())["architectures"] == [STOCK]
     plugged, stock = (bench.loaded(release)[f"{name} {label}"] for label in (PLUGIN, STOCK))
     assert plugged.result["class"] != stock.result["class"]
+    assert plugged.result["forward_takes"] == stock.result["forward_takes"]
     for output in ("logits", "next_logits", "hidden_states"):
         assert np.array_equal(plugged.outputs[output], stock.outputs[output])
 

@@ -40,6 +40,7 @@ A result:
     target_token_ids   the target's id of each draft token (`hot_token_id`), null if there is no map
     embedding, head    whose is used: "target", "target embedding" or "checkpoint"
     dead_parameters    parameters that no output depends on
+    forward_takes      the parameters of the class's forward, which SGLang looks at
     points_seen        "at sharing" or "in the first pass": when the plugin's class let the target's points pass
     converter_modules  modules of this project that were imported
     stubs              packages replaced by stubs that were imported
@@ -47,6 +48,7 @@ A result:
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 from typing import Any
@@ -93,6 +95,7 @@ def load(job: jobs.Job, result: jobs.Result) -> None:
     result["stage"] = "class"
     draft_class = engine.model_class(config)
     result["class"] = engine.qualified_name(draft_class)
+    result["forward_takes"] = list(inspect.signature(draft_class.forward).parameters)
 
     result["stage"] = "construction"
     model = load_watched(draft_class, config, result)
