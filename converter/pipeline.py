@@ -16,6 +16,7 @@ from converter.checkpoint.staging import Staging, normal, recover
 from converter.checkpoint.writer import WrittenFile
 from converter.checks.as_it_is import AsItIs, as_it_is
 from converter.checks.engine import CODES, compare
+from converter.checks.plugin import with_plugins
 from converter.checks.points import check_meaning, check_points
 from converter.checks.precision import check_precision, needs_cast
 from converter.checks.rows import check_embedding, check_head, recover_map, recovered
@@ -86,7 +87,8 @@ class Request:
     to        the dialect whose form is written; "" writes engines'
     engines   none: the newest SGLang where there is an OUT, the newest of every engine where there is none
     given     spec fields set by the user (--set), which outrank the config
-    scan      validate reads every weight once, to find values that are no numbers
+    scan           validate reads every weight once, to find values that are no numbers
+    allow_plugin   releases whose own draft class cannot compute the drafter may serve it with a plugin's
     """
 
     source: str
@@ -99,6 +101,7 @@ class Request:
     aux: tuple[int, ...] | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
     wish: Wish = field(default_factory=Wish)
+    allow_plugin: bool = False
     dtype: str = ""
     allow: tuple[str, ...] = ()
     strict: bool = False
@@ -600,6 +603,9 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
         frozenset(quantised),
         reading.carried if quantised else {},
     )
+    if report.request.allow_plugin:
+        report.engines, findings = with_plugins(report.engines, report.drafter, report.target)
+        _add(report, findings)
 
 
 def _values(report: Report) -> None:

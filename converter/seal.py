@@ -55,6 +55,7 @@ def make_seal(
                 "proved_rules": e.proved,
                 "standing": e.standing,
                 "newer_than_known": e.newer_than_known,
+                "plugin": e.plugin,
             }
             for e in plan.engines
             if e is not plan.form

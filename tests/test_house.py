@@ -11,6 +11,7 @@ PACKAGE = ROOT / "converter"
 
 # docs/design.md, "Rooms", from the ground up: a module imports only from its own room and those below.
 FLOORS = [
+    {"sglang_plugin"},
     {"version", "errors", "findings", "workers"},
     {"checkpoint"},
     {"drafter"},
@@ -74,10 +75,20 @@ def users_of(library: str) -> set[str]:
     return {name_of(p) for p in modules() if any(i.split(".")[0] == library for i in imports(p))}
 
 
+def test_the_plugin_imports_nothing_of_the_converter() -> None:
+    """It runs in SGLang's environment, where nothing else of this project need be installed."""
+    for path in (PACKAGE / "sglang_plugin").glob("*.py"):
+        own = [i for i in imports(path) if i.startswith("converter")]
+        assert all(i.startswith("converter.sglang_plugin") for i in own), own
+    assert imports(PACKAGE / "__init__.py") == ["converter.version"]
+    assert imports(PACKAGE / "version.py") == []
+
+
 def test_torch_is_imported_in_forward_and_capture_and_for_pickles_only() -> None:
+    """And in what SGLang loads."""
     users = users_of("torch")
     assert users
-    rooms = ("converter.forward.", "converter.capture.")
+    rooms = ("converter.forward.", "converter.capture.", "converter.sglang_plugin.")
     assert all(u.startswith(rooms) or u == "converter.checkpoint.pickled" for u in users)
 
 

@@ -339,4 +339,5 @@ def test_an_unverified_engine_is_never_recommended_without_saying_so() -> None:
     spec = replace(drafter("a_plain").spec, qkv_bias=True, o_bias=True, fc_bias=True)
     assert where_it_works(spec, LLAMA, "unknown") == (
         "works in TensorRT-LLM 1.4.0rc1 (unverified):  eagle3-convert IN OUT --engine tensorrt-llm",
+        "works in SGLang 0.5.11 to 0.5.23 with a plugin:  eagle3-convert IN OUT --engine sglang --allow-plugin",
     )

@@ -22,6 +22,7 @@ from converter.rules.engine import (
     all_releases,
     known_releases,
     nested,
+    plugin_for,
 )
 from converter.rules.ids import IGNORED, NEEDS_LAYERS
 from converter.rules.targets import TargetRule, architectures, capturing_releases
@@ -55,6 +56,8 @@ CODES: Mapping[str, str] = {
 }
 OTHER = "K190"
 NEEDS_FLAGS = "K127"
+FOR_SHAPE = "K164"
+FLAGGED = frozenset({NEEDS_FLAGS, FOR_SHAPE})  # a folder with one of these is right only as its launch line has it
 
 CAPTURE_FAILS = {
     "crash": "the engine stops at the first request",
@@ -93,7 +96,7 @@ def serves(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: 
 
 
 def _speaks_against(findings: Iterable[Finding]) -> bool:
-    return any(f.severity == "error" or f.code == NEEDS_FLAGS for f in findings)
+    return any(f.severity == "error" or f.code in FLAGGED for f in findings)
 
 
 def _examine(
@@ -135,6 +138,7 @@ def faults(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: 
         findings += _captures(engine, rule, spec, target)
         if engine.needs_flags(spec, target):
             findings.append(_needs_flags(engine, spec))
+    findings += [_flags_for_shape(engine, rule) for rule in engine.flag_rules(spec)]
     if embedding == "trained" and engine.replaces_embedding(spec):
         findings.append(_embedding_replaced(engine))
     served = engine.rules.get("served_dtype", {}).get(spec.dtype)
@@ -159,6 +163,9 @@ def compare(
     skip_points: bool = False,
 ) -> list[Finding]:
     """What the release reads out of config, tensor names and launch options, against what was trained."""
+    plugin = plugin_for(config)
+    if plugin not in ("", engine.plugin):
+        return [_plugin_class(engine, plugin)]
     rule = engine.target(target.architecture)
     skip_points = skip_points or (target.layers is None and rule is not None and rule.id_rule in NEEDS_LAYERS)
     # Without a class that gives the ids their meaning, they are read as what they were written as.
@@ -271,6 +278,15 @@ def shown_value(value: Any) -> str:
     return str(value)
 
 
+def _plugin_class(engine: EngineRelease, plugin: str) -> Finding:
+    return error(
+        "K163",
+        f"{engine} has no draft class of the name in this config: it is that of the plugin {plugin}",
+        where="architectures",
+        why="it stops at start",
+    )
+
+
 def _origin(origin: Origin | None) -> str:
     return f"{origin.where or 'the input'} ({origin.how})" if origin else ""
 
@@ -301,6 +317,15 @@ def _needs_flags(engine: EngineRelease, spec: DrafterSpec) -> Finding:
     return warning(
         NEEDS_FLAGS,
         f"{engine} feeds {describe_points(spec.capture_points)} only with {' '.join(rule['flags'])}",
+        where=rule["source"].split(";")[0],
+        why=rule["otherwise"],
+    )
+
+
+def _flags_for_shape(engine: EngineRelease, rule: Mapping[str, Any]) -> Finding:
+    return warning(
+        FOR_SHAPE,
+        f"{engine} serves a drafter of this shape only with {' '.join(rule['flags'])}",
         where=rule["source"].split(";")[0],
         why=rule["otherwise"],
     )

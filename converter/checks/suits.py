@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from converter.checks.engine import CODES, NEEDS_FLAGS, OTHER, compare, faults, serves, span
+from converter.checks.engine import CODES, FLAGGED, OTHER, compare, faults, serves, span
 from converter.drafter.drafter import Embedding
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.findings import Finding
 from converter.rules import loading
-from converter.rules.engine import all_releases, known_releases
+from converter.rules.engine import all_releases, known_releases, plugin_for
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,16 @@ def suits(
     right: list[str] = []
     wrong: dict[tuple[str, ...], list[str]] = {}
     judged: dict[Hashable, tuple[str, ...]] = {}
+    plugin = plugin_for(config)
     for known in all_releases(engine):
         treatment = known.treatment(target)
         if treatment not in judged:
             release = known.serving(spec)
+            if plugin and release.takes_plugin:
+                release = release.with_plugin()
             findings = faults(release, spec, target, embedding)
             findings += compare(release, spec, config, names, target, release.launch_options(spec))
-            judged[treatment] = _against(findings)
+            judged[treatment] = tuple(sorted({f.code for f in findings if f.severity == "error" or f.code in FLAGGED}))
         codes = judged[treatment]
         if codes:
             wrong.setdefault(codes, []).append(known.release)
@@ -67,35 +70,42 @@ def suits(
     return Suits(engine, tuple(right), {codes: tuple(releases) for codes, releases in wrong.items()})
 
 
-def _against(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """Codes of what speaks against a release."""
-    return tuple(sorted({f.code for f in findings if f.severity == "error" or f.code == NEEDS_FLAGS}))
-
-
 def where_it_works(spec: DrafterSpec, target: Target, embedding: Embedding) -> tuple[str, ...]:
-    """Known releases of every engine that can serve the whole drafter, and what to type; a line each."""
-    lines = []
+    """Known releases of every engine that can serve the whole drafter, and what to type; a line each, plugins last."""
+    alone, with_plugin = [], []
     for engine in loading.names("engines"):
-        good = []
-        judged: dict[Hashable, bool] = {}
+        good: list[str] = []
+        mended: list[str] = []
+        judged: dict[Hashable, list[str] | None] = {}
         for release in all_releases(engine):
             treatment = release.treatment(target)
             if treatment not in judged:
-                judged[treatment] = serves(release.serving(spec), spec, target, embedding)
-            if judged[treatment]:
-                good.append(release.release)
+                served = release.serving(spec)
+                plugged = served.plugged(spec)
+                by_itself = serves(served, spec, target, embedding)
+                by_plugin = not by_itself and plugged is not None and serves(plugged, spec, target, embedding)
+                judged[treatment] = good if by_itself else mended if by_plugin else None
+            those = judged[treatment]
+            if those is not None:
+                those.append(release.release)
         if good:
-            newest = good[-1] == known_releases(engine)[-1]
-            choice = engine if newest else f"{engine}=={good[-1]}"
-            title = loading.load("engines", engine)["title"]
-            perhaps = "" if loading.load("engines", engine)["proved"] else " (unverified)"
-            lines.append(f"works in {title} {span(engine, good)}{perhaps}:  eagle3-convert IN OUT --engine {choice}")
-    return tuple(lines) or ("no known release of any engine can serve this drafter as it was trained",)
+            alone.append(_works_in(engine, good))
+        if mended:
+            with_plugin.append(_works_in(engine, mended, " with a plugin", " --allow-plugin"))
+    return (*alone, *with_plugin) or ("no known release of any engine can serve this drafter as it was trained",)
+
+
+def _works_in(engine: str, releases: Sequence[str], how: str = "", option: str = "") -> str:
+    choice = engine if releases[-1] == known_releases(engine)[-1] else f"{engine}=={releases[-1]}"
+    rules = loading.load("engines", engine)
+    perhaps = "" if rules["proved"] else " (unverified)"
+    where = f"{rules['title']} {span(engine, releases)}{how}{perhaps}"
+    return f"works in {where}:  eagle3-convert IN OUT --engine {choice}{option}"
 
 
 def with_fixes(findings: Sequence[Finding], spec: DrafterSpec, target: Target, embedding: Embedding) -> list[Finding]:
     """The findings, those about what an engine cannot do with where the whole drafter works."""
-    about = {*CODES.values(), OTHER, NEEDS_FLAGS, "K121", "K122", "K123", "K124", "K131"}
+    about = {*CODES.values(), OTHER, *FLAGGED, "K121", "K122", "K123", "K124", "K131"}
     if not any(f.code in about for f in findings):
         return list(findings)
     fixes = where_it_works(spec, target, embedding)

@@ -74,6 +74,9 @@ def _options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
             help="Rules of your own: a new dialect or engine, or changes to one (schemas/ describe the form)."),
         "allow": click.option("--allow", multiple=True, metavar="CODE",
             help="Let this finding through (a seal records it)."),
+        "allow-plugin": click.option("--allow-plugin", is_flag=True,
+            help="What SGLang's own draft class cannot compute, write for this project's plugin, which must then be "
+            "installed where SGLang runs (docs/engines.md)."),
         "strict": click.option("--strict", is_flag=True, help="Treat warnings as errors."),
         "report": click.option("--report", "report_file", type=click.Path(path_type=Path, dir_okay=False),
             metavar="FILE", help="Write the report there as well: .json, .html (one page, for people), .md, .sarif or "
@@ -106,7 +109,7 @@ _COMMON = (
         "device",
         "min-accuracy",
     ),
-    *("mapping", "allow", "strict"),
+    *("mapping", "allow", "allow-plugin", "strict"),
 )
 _OUTPUT = ("report", "json", "verbose", "quiet")
 
@@ -323,6 +326,7 @@ def _request(options: dict[str, Any], find_wiring: bool = False, **more: Any) ->
             min_accuracy=options["min_accuracy"],
         ),
         allow=options["allow"],
+        allow_plugin=options["allow_plugin"],
         strict=options["strict"],
         command=_command(),
         **more,

@@ -52,6 +52,7 @@ def as_json(report: Report) -> dict[str, Any]:
                 "proved_rules": e.proved,
                 "standing": e.standing,
                 "newer_than_known": e.newer_than_known,
+                "plugin": e.plugin,
                 "verdict": of_engine(report, e).as_json(),
                 "findings": [f.as_json() for f in report.verdicts.get(e.requirement, ())],
             }

@@ -334,7 +334,8 @@ class InspectPrinter(Printer):
         """What each release makes of the folder as it is, before any conversion."""
         for seen in it.engines:
             for i, words in enumerate(_seen_words(seen, it, self.verbose)):
-                yield "as it is", f"{seen.engine}: {words}" if i == 0 else f"  {words}"
+                plugin = f" with the plugin {seen.engine.plugin}" if seen.engine.plugin else ""
+                yield "as it is", f"{seen.engine}{plugin}: {words}" if i == 0 else f"  {words}"
 
     def _cost(self, it: Inspection) -> Iterator[tuple[str, str]]:
         cost = it.cost

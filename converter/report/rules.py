@@ -77,6 +77,7 @@ def engine(release: EngineRelease) -> dict[str, Any]:
             }
             for field, variant in rules.get("variants", {}).items()
         },
+        "plugin": _plugin(release),
         "embedding": rules["embedding"],
         "targets": [
             {
@@ -90,6 +91,21 @@ def engine(release: EngineRelease) -> dict[str, Any]:
             for name in architectures(release.name, release.release)
             if (row := target_rule(release.name, release.release, name)) is not None
         ],
+    }
+
+
+def _plugin(release: EngineRelease) -> dict[str, Any] | None:
+    """What else the release honours and takes with its plugin (--allow-plugin); None where there is none."""
+    if not release.takes_plugin:
+        return None
+    plugged = release.with_plugin()
+    own, left = (_sources(r.rules["read"], "fixed") for r in (release, plugged))
+    return {
+        "package": plugged.plugin,
+        "environment": dict(release.rules["plugin"]["environment"]),
+        "honoured": [field for field in own if field not in left],
+        "lifted": [name for name in release.limits if name not in plugged.limits],
+        "embedding": plugged.rules["embedding"],
     }
 
 
@@ -159,6 +175,11 @@ def engine_text(release: EngineRelease) -> str:
     lines += _limits_text(document, document["honoured_since"])
     for field, variant in document["variants"].items():
         lines += ["", f"  drafters with {field}:", *_limits_text(variant, {})]
+    plugin = document["plugin"]
+    if plugin is not None:
+        lines += ["", f"  with the plugin {plugin['package']} (--allow-plugin):"]
+        lines += [f"  {field:<22}read" for field in plugin["honoured"]]
+        lines += [f"  {name:<22}any" for name in plugin["lifted"]]
     widths = (40, 26, 18, 18)
     lines += ["", "  " + _columns(("target class", "id rule", "embedding", "layers", "last layer"), widths)]
     for row in document["targets"]:

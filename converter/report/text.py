@@ -369,7 +369,8 @@ def _engine_words(engine: EngineRelease) -> str:
     if engine.newer_than_known:
         return f"{engine} (newer than the rules, which end at {known[-1]})"
     tail = " (newest known)" if engine.release == known[-1] else ""
-    return f"{engine}{tail}" + ("" if engine.proved else f", {STANDINGS[engine.standing]}")
+    plugin = f" with the plugin {engine.plugin}" if engine.plugin else ""
+    return f"{engine}{tail}{plugin}" + ("" if engine.proved else f", {STANDINGS[engine.standing]}")
 
 
 def _unproved(report: Report) -> str:

@@ -201,7 +201,7 @@ def convert_command(report: Report, engine: str, more: Iterable[str] = ()) -> li
         *(("--allow", code) for code in asked.allow),
     ):
         words += [option, str(value)] if value else []
-    return words
+    return [*words, *(["--allow-plugin"] if asked.allow_plugin else [])]
 
 
 def _typed(value: Any) -> str:
@@ -281,4 +281,8 @@ def _how(report: Report, engine: EngineRelease) -> str:
     """Under which condition it works, or how that is known; "" where there is nothing to say."""
     if any(f.code == "A108" for f in report.findings):
         return f"if all its points lie before {_DEPTH_UNKNOWN} (--target checks it)"
-    return "" if engine.proved else STANDINGS[engine.standing]
+    words = [
+        f"with the plugin {engine.plugin}" if engine.plugin else "",
+        "" if engine.proved else STANDINGS[engine.standing],
+    ]
+    return ", ".join(filter(None, words))

@@ -223,6 +223,14 @@ def windows_by_layer_types(field: str, node: Any, values: Values) -> tuple[int |
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
+def windows_listed(field: str, node: Any, values: Values) -> tuple[int | None, ...]:
+    """One entry for each layer: the keys that a query sees, its own included, or null for all."""
+    layers: int = values["num_hidden_layers"]
+    if not isinstance(node, list) or len(node) != layers:
+        raise Unreadable(f"a list of {layers}: a window or null for each layer")
+    return tuple(None if window is None else whole_number(window, least=1) for window in node)
+
+
 # --- latent attention -----------------------------------------------------------------------------------------
 
 
@@ -253,6 +261,7 @@ READERS: Mapping[str, Callable[[str, Any, Values], Any]] = {
     "rope_base_10000": rope_base_10000,
     "rope_without_scaling": rope_without_scaling,
     "windows_by_layer_types": windows_by_layer_types,
+    "windows_listed": windows_listed,
     "latent_attention": latent_attention,
 }
 
@@ -314,6 +323,7 @@ WRITERS: Mapping[str, Callable[[Any], Any]] = {
     "layer_types": lambda windows: _sliding(
         windows, ["full_attention" if w is None else "sliding_attention" for w in windows]
     ),
+    "windows": lambda windows: _sliding(windows, list(windows)),
     "sliding_window": lambda windows: _sliding(windows, max((w for w in windows if w is not None), default=None)),
     **{f.name: attrgetter(f.name) for f in fields(Latent)},
     "use_sliding_window": lambda windows: _sliding(windows, True),

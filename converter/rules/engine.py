@@ -71,7 +71,10 @@ class EngineView:
 
 @dataclass(frozen=True)
 class EngineRelease:
-    """One release of an engine with its merged rules (schemas/engine.schema.json)."""
+    """One release of an engine with its merged rules (schemas/engine.schema.json).
+
+    plugin   the package whose draft class serves in place of the release's own; "" for its own
+    """
 
     name: str
     title: str
@@ -79,6 +82,7 @@ class EngineRelease:
     rules: Mapping[str, Any]
     proved: bool
     newer_than_known: bool = False
+    plugin: str = ""
 
     def __str__(self) -> str:
         return f"{self.name} {self.release}"
@@ -103,11 +107,31 @@ class EngineRelease:
                 rules = loading.with_changes(rules, changes)
         return self if rules is self.rules else replace(self, rules=rules)
 
+    @property
+    def takes_plugin(self) -> bool:
+        """Whether there is a plugin for this release, and it is not the one that serves already."""
+        return "plugin" in self.rules and not self.plugin
+
+    def with_plugin(self) -> EngineRelease:
+        """This release with the plugin's draft class in place of its own."""
+        return replace(self, rules=self._plugin_rules, plugin=self.rules["plugin"]["package"])
+
+    @cached_property
+    def _plugin_rules(self) -> Mapping[str, Any]:
+        return loading.with_changes(self.rules, self.rules["plugin"]["changes"])
+
+    def plugged(self, spec: DrafterSpec) -> EngineRelease | None:
+        """This release with its plugin; None where it takes none, or none for drafters of this kind (`variants`)."""
+        rare = any(getattr(spec, field) is not None for field in self.rules.get("variants", ()))
+        return self.with_plugin() if self.takes_plugin and not rare else None
+
     def serving_config(self, config: Mapping[str, Any]) -> EngineRelease:
         """This release with the rules that it has for drafters of the kind that a config in its own form describes: it
-        holds the field, by the variant's own rule, or names the variant's class.
+        holds the field, by the variant's own rule, or names the variant's class, or the plugin's.
         """
         rules, named = self.rules, _draft_class(config)
+        if self.takes_plugin and named in rules["plugin"]["changes"]["draft_classes"]["names"]:
+            return self.with_plugin()
         for field, changes in rules.get("variants", {}).items():
             changed = loading.with_changes(rules, changes)
             own = changes.get("write", {}).get("architectures", {}).get("value", ())
@@ -159,6 +183,11 @@ class EngineRelease:
     def needs_flags(self, spec: DrafterSpec, target: Target) -> bool:
         """True where other points than the default hold only with `other_points.flags` on the command line."""
         return "other_points" in self.rules and self.default_points(target) != tuple(sorted(spec.capture_points))
+
+    def flag_rules(self, spec: DrafterSpec) -> list[Mapping[str, Any]]:
+        """Of `needs_flags`, the rules whose flags this drafter needs on the command line."""
+        rules = self.rules.get("needs_flags", {})
+        return [rule for attribute, rule in rules.items() if getattr(spec, attribute) != rule["unless_equals"]]
 
     def names_for(self, canonical: str) -> str | None:
         """The name under which this release loads a canonical tensor; None where it does not.
@@ -286,6 +315,8 @@ class EngineRelease:
         lost = [n for n in view.ignored if unknown and not any(part in n for part in unknown["dropped"])]
         if unknown and lost:
             return f"{unknown['otherwise']} ({lost[0]})"
+        if view.missing and "missing_tensors" in self.rules:
+            return f"{self.rules['missing_tensors']['otherwise']} ({view.missing[0]})"
         if "d2t" in view.received and not spec.reduced_vocabulary and "full_vocabulary_map" in self.rules:
             return "it takes no map over the full vocabulary (d2t)"
         rule = self.target(target.architecture)
@@ -296,6 +327,9 @@ class EngineRelease:
 
     def other_class(self, config: Mapping[str, Any]) -> str:
         """What this release does with the class that a config names, where that is none of its drafters; else ""."""
+        plugin = plugin_for(config)
+        if plugin not in ("", self.plugin):
+            return f"it stops at start: it has no draft class of that name, which is the plugin {plugin}'s"
         classes = self.rules.get("draft_classes")
         return "" if classes is None or _draft_class(config) in classes["names"] else str(classes["otherwise"])
 
@@ -310,11 +344,12 @@ class EngineRelease:
         for option, value in self.launch_options(spec).items():
             if option not in words:
                 command += [option, str(value)]
-        if self.needs_flags(spec, target):
-            command += self.rules["other_points"]["flags"]
+        needed = [self.rules["other_points"]] if self.needs_flags(spec, target) else []
+        command += dict.fromkeys(flag for rule in [*needed, *self.flag_rules(spec)] for flag in rule["flags"])
         limit = target.max_position_embeddings
         short = limit is not None and spec.max_position_embeddings < limit
-        return (dict(self.rules["context_limit"]["environment"]) if short else {}), command
+        plugin = self.rules["plugin"]["environment"] if self.plugin else {}
+        return {**(self.rules["context_limit"]["environment"] if short else {}), **plugin}, command
 
     def launch_preparation(
         self, target: Target, out: str, steps: int, spec: DrafterSpec
@@ -448,6 +483,19 @@ def _rules(name: str, blocks: tuple[int, ...], state: int) -> Mapping[str, Any]:
 
 def all_releases(name: str) -> list[EngineRelease]:
     return [_release(name, release) for release in known_releases(name)]
+
+
+def plugin_for(config: Mapping[str, Any]) -> str:
+    """The package whose draft class a config names; "" where it names none of a plugin that is known here."""
+    named = _draft_class(config)
+    for engine in map(_newest, loading.names("engines")):
+        if engine.takes_plugin and named in engine.rules["plugin"]["changes"]["draft_classes"]["names"]:
+            return str(engine.rules["plugin"]["package"])
+    return ""
+
+
+def _newest(name: str) -> EngineRelease:
+    return _release(name, known_releases(name)[-1])
 
 
 def nested(entries: Iterable[ConfigEntry]) -> dict[str, Any]:

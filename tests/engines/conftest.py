@@ -20,6 +20,12 @@ class Engines:
         """Load drafters with SGLang's draft class: see harness/load_sglang.py."""
         return runner.run_jobs(self.environment, f"sglang=={release}", "load_sglang.py", jobs)
 
+    def load_with_plugin(self, release: str, jobs: Sequence[dict[str, Any]]) -> Results:
+        """Load drafters with this project's own class in SGLang: see harness/load_sglang.py."""
+        return runner.run_jobs(
+            self.environment, f"sglang=={release}", "load_sglang.py", jobs, "converter.sglang_plugin"
+        )
+
     def capture_with_sglang(self, release: str, jobs: Sequence[dict[str, Any]]) -> Results:
         """Capture states in SGLang's target classes: see harness/capture_sglang.py."""
         return runner.run_jobs(self.environment, f"sglang=={release}", "capture_sglang.py", jobs)

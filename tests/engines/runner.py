@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from . import environment
 
 HARNESS = Path(__file__).with_name("harness")
+REPOSITORY = Path(__file__).parents[2]
 SECONDS_ALLOWED = 600
 
 
@@ -32,16 +35,31 @@ def run_jobs(
     requirement: str,
     script: str,
     jobs: Sequence[dict[str, Any]],
+    plugin: str = "",
 ) -> dict[str, dict[str, Any]]:
-    """Run jobs with one release, such as `sglang==0.5.23`; results by name of job."""
-    return run_script(engines, engines.pythonpath(requirement), script, jobs, requirement)
+    """Run jobs with one release, such as `sglang==0.5.23`; results by name of job.
+
+    plugin   the package of this repository in which SGLang looks for more model classes
+    """
+    path, more = engines.pythonpath(requirement), {}
+    if plugin:
+        path, more = os.pathsep.join([path, str(REPOSITORY)]), {"SGLANG_EXTERNAL_MODEL_PACKAGE": plugin}
+    return run_script(engines, path, script, jobs, requirement, more)
 
 
 def run_script(
-    engines: environment.EngineEnvironment, path: str, script: str, jobs: Sequence[dict[str, Any]], what: str
+    engines: environment.EngineEnvironment,
+    path: str,
+    script: str,
+    jobs: Sequence[dict[str, Any]],
+    what: str,
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, dict[str, Any]]:
-    """Run jobs with what `path` (a PYTHONPATH) adds to the environment; `what` names it in a failure."""
-    variables = environment.clean_variables()
+    """Run jobs with what `path` (a PYTHONPATH) adds to the environment; `what` names it in a failure.
+
+    more   environment variables beside the usual ones
+    """
+    variables = {**environment.clean_variables(), **more}
     variables["PYTHONPATH"] = path
     variables["PYTHONNOUSERSITE"] = "1"
     with tempfile.TemporaryDirectory(prefix="engine-jobs-") as folder:

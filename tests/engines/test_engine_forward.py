@@ -222,6 +222,32 @@ class Ours:
     refusal: str = ""
 
 
+def computed_here(report: Report, folder: Path) -> Ours:
+    """What is computed here of the folder that a conversion wrote, on the first sequence of the sample."""
+    assert report.drafter is not None and report.plan is not None and report.target_weights is not None
+    [sequence] = read_sample(SAMPLE, report.drafter.spec).sequences[:1]
+    around = Surroundings([sequence], report.target_weights.embedding, torch.device("cpu"), torch.float32)
+
+    def states(points: Iterable[int]) -> torch.Tensor:
+        return torch.cat([sequence.state(point) for point in points], dim=-1)
+
+    def logits(side: Side) -> list[torch.Tensor]:
+        return side.model.run(side.embedding.rows(sequence, 0, len(sequence.tokens)), states(side.points), STEPS)
+
+    trainer = sides.reference(report.drafter, around)
+    [files] = written(report.plan, folder, report.target)
+    inputs = {
+        "input_ids": sequence.tokens[1:].numpy(),
+        "aux_hidden_states": states(files.spec.capture_points)[:-1].numpy(),
+        "positions": np.arange(1, len(sequence.tokens)),
+    }
+    try:
+        side = sides.engine(files, report.drafter, trainer, around)
+    except NotComputable as refusal:
+        return Ours(files, inputs, logits(trainer), refusal=str(refusal))
+    return Ours(files, inputs, logits(trainer), side, logits(side))
+
+
 class Bench:
     """Every case converted for every engine, computed here, and loaded by the engine in one process for each."""
 
@@ -245,29 +271,7 @@ class Bench:
         return report, out
 
     def _ours(self, engine: str, name: str) -> Ours:
-        report, folder = self.converted(engine, name)
-        assert report.drafter is not None and report.plan is not None and report.target_weights is not None
-        [sequence] = read_sample(SAMPLE, report.drafter.spec).sequences[:1]
-        around = Surroundings([sequence], report.target_weights.embedding, torch.device("cpu"), torch.float32)
-
-        def states(points: Iterable[int]) -> torch.Tensor:
-            return torch.cat([sequence.state(point) for point in points], dim=-1)
-
-        def logits(side: Side) -> list[torch.Tensor]:
-            return side.model.run(side.embedding.rows(sequence, 0, len(sequence.tokens)), states(side.points), STEPS)
-
-        trainer = sides.reference(report.drafter, around)
-        [files] = written(report.plan, folder, report.target)
-        inputs = {
-            "input_ids": sequence.tokens[1:].numpy(),
-            "aux_hidden_states": states(files.spec.capture_points)[:-1].numpy(),
-            "positions": np.arange(1, len(sequence.tokens)),
-        }
-        try:
-            side = sides.engine(files, report.drafter, trainer, around)
-        except NotComputable as refusal:
-            return Ours(files, inputs, logits(trainer), refusal=str(refusal))
-        return Ours(files, inputs, logits(trainer), side, logits(side))
+        return computed_here(*self.converted(engine, name))
 
     def _theirs(self, engine: str) -> dict[str, Loaded]:
         jobs: list[Job] = []

@@ -19,6 +19,8 @@ A job:
     target_weights  safetensors file of the target, for embed_tokens and lm_head if not in `inputs`
     launch       optional options of the server's command line beside those, such as
                  {"--speculative-draft-window-size": 15}
+    target_ids   optional list: the target is in the process, its class given these ids by its own setter
+    ids_set      "before" the drafter shares its embedding, as 0.5.9 does (the default), or "after", as 0.5.23 does
     outputs      optional safetensors file for the results of the forward pass:
                    logits [T, draft vocabulary]
                    hidden_states [T, H]        what the drafter is fed in its next step
@@ -38,12 +40,18 @@ A result:
     target_token_ids   the target's id of each draft token (`hot_token_id`), null if there is no map
     embedding, head    whose is used: "target", "target embedding" or "checkpoint"
     dead_parameters    parameters that no output depends on
+    forward_takes      the parameters of the class's forward, which SGLang looks at
+    points_seen        "at sharing" or "in the first pass": when the plugin's class let the target's points pass
+    converter_modules  modules of this project that were imported
     stubs              packages replaced by stubs that were imported
 """
 
 from __future__ import annotations
 
+import inspect
+import sys
 import types
+from typing import Any
 
 import jobs
 import sglang_engine as engine  # before the rest: it makes SGLang importable
@@ -87,6 +95,7 @@ def load(job: jobs.Job, result: jobs.Result) -> None:
     result["stage"] = "class"
     draft_class = engine.model_class(config)
     result["class"] = engine.qualified_name(draft_class)
+    result["forward_takes"] = list(inspect.signature(draft_class.forward).parameters)
 
     result["stage"] = "construction"
     model = load_watched(draft_class, config, result)
@@ -94,12 +103,49 @@ def load(job: jobs.Job, result: jobs.Result) -> None:
     if "inputs" in job:
         result["stage"] = "sharing with the target"
         tensors = load_file(job["inputs"])
+        target = make_target(job, arguments) if "target_ids" in job else None
+        after = job.get("ids_set") == "after"
+        if target is not None and not after:
+            target.set_eagle3_layers_to_capture(job["target_ids"])
         share_with_target(model, config, {**drafts.target_weights(job), **tensors}, result)
+        if target is not None:
+            result["stage"] = "first pass"
+            see_points(model, target, job["target_ids"] if after else None, result)
         result["stage"] = "forward"
         outputs = forward(model, config, tensors, result)
         if "outputs" in job:
             save_file(outputs, job["outputs"])
+    result["converter_modules"] = sorted(name for name in sys.modules if name.split(".")[0] == "converter")
     result["stubs"] = sorted(engine.stub_finder.served)
+
+
+def make_target(job: jobs.Job, arguments: ServerArgs) -> torch.nn.Module:
+    """The target's class with the weights that its constructor gives it."""
+    config = ModelConfig.from_server_args(arguments, model_path=str(job["target"]))
+    return engine.model_class(config)(config.hf_config)
+
+
+def see_points(model: torch.nn.Module, target: torch.nn.Module, ids: list[int] | None, result: jobs.Result) -> None:
+    """Enter the drafter's own forward, in which the plugin's class looks at the target for the last time.
+
+    ids   what the target is given first; None where it has them
+    """
+    seen_when_shared = model._points_checked
+    if ids is not None:
+        target.set_eagle3_layers_to_capture(ids)
+
+    class Entered(Exception):
+        pass
+
+    def enter(*arguments: Any) -> None:
+        raise Entered
+
+    hook = model.model.register_forward_pre_hook(enter)
+    try:
+        model(torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long), engine.ForwardBatch())
+    except Entered:
+        result["points_seen"] = "at sharing" if seen_when_shared else "in the first pass"
+    hook.remove()
 
 
 def aux_layer_ids(arguments: ServerArgs, config: ModelConfig) -> list[int] | None:
