@@ -841,8 +841,10 @@ def _prove(
         _add(report, [report.unlike[1]])  # nothing could be measured
     # States that were named by the very ids in question cannot say what these mean.
     named = report.sample is not None and (report.sample.labelled or wish.sample_points is not None)
-    undecided = proof.level in ("none", "agreement") and not any(f.code == "A301" for f in proof.findings)
-    _add(report, [*(report.other_meaning if not named or undecided else ()), *(report.open if undecided else ())])
+    undecided = proof.level in ("none", "agreement")
+    told = any(f.code == "A301" for f in proof.findings)  # which says what the ids mean
+    other = report.other_meaning if not named or (undecided and not told) else ()
+    _add(report, [*other, *(report.open if undecided else ())])
 
 
 def _sample(report: Report) -> Sample | None:

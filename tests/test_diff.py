@@ -82,8 +82,8 @@ def test_a_drafter_and_its_own_conversion_are_the_same(name: str, engine: str, t
 WITHOUT_IDS = ("angelslim", "automodel", "automodel_mla", "speculators_010", "speculators_0401")
 # Drafter and engine: the codes that stop the conversion. Where it goes through, the output is the same drafter.
 STOPPED = {
-    ("automodel_mla", "llama.cpp"): ["K141", "K190"],
-    ("automodel_mla", "tensorrt-llm"): ["K141", "K190"],
+    ("automodel_mla", "llama.cpp"): ["K141"],
+    ("automodel_mla", "tensorrt-llm"): ["K141"],
     ("specforge_peagle", "llama.cpp"): ["K102", "K140"],
     ("specforge_peagle", "sglang"): ["K140"],
     ("specforge_peagle", "tensorrt-llm"): ["K102", "K140"],
@@ -110,7 +110,9 @@ def test_every_producer_s_drafter_is_its_own_conversion_and_the_engine_sees_it_s
 ) -> None:
     source, out, target = PRODUCERS / name, tmp_path / "out", target_of(name, tmp_path)
     said = {"mask_token_id": 3} if name == "specforge_peagle" else {}  # which SpecForge writes nowhere
-    report = run(source, out, engine, target=target, given=said)
+    report = run(
+        source, out, engine, target=target, given=said, allow=("T119",)
+    )  # speculators_020's layer is untrained
     assert errors(report) == STOPPED.get((name, engine), [])
     if report.outcome != "converted":
         return

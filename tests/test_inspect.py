@@ -293,6 +293,11 @@ def test_what_travels_at_launch_is_not_missed_in_the_config(tmp_path: Path) -> N
     run(DRAFTERS / "a_plain", tmp_path / "trt", "tensorrt-llm")
     found = as_json(look(tmp_path / "trt"))
     assert found["points"]["trained"] is None and "named where the drafter is launched" in found["points"]["words"]
+    seal = tmp_path / "trt" / "eagle3-seal.json"
+    document = json.loads(seal.read_text())
+    report = check(tmp_path / "trt", "sglang==0.5.23", dialect="tensorrt-llm")  # the seal says what was named
+    assert report.drafter is not None and report.drafter.spec.capture_points == (1, 3, 5)
+    seal.write_text(json.dumps({k: v for k, v in document.items() if k != "launch"}))  # those of older releases do not
     report = check(tmp_path / "trt", "sglang==0.5.23", dialect="tensorrt-llm")
     [finding] = [f for f in report.findings if f.severity == "error"]
     assert finding.code == "A104" and "--aux" in finding.fix[0] and "where it is launched" in finding.why

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from converter.drafter.drafter import Provenance
-from converter.drafter.spec import DrafterSpec, Rope
+from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.findings import Finding, error, note, warning
 
@@ -63,8 +63,8 @@ def check_target(spec: DrafterSpec, provenance: Provenance, target: Target) -> I
             "C213",
             "drafter and target rotate differently",
             where=spec.origins["rope"].where,
-            found=f"drafter {_rope(spec.rope)}",
-            expected=f"target {_rope(target.rope)}",
+            found=f"drafter {spec.rope}",
+            expected=f"target {target.rope}",
             why="that is fine if it was trained so; scaling that a converter lost makes acceptance fall with length",
         )
 
@@ -111,9 +111,3 @@ def check_target_folder(folder: Path | None) -> Iterator[Finding]:
         "was trained for",
         fix=("merge it and give the merged model, or take the adapter out of the folder if it is not served",),
     )
-
-
-def _rope(rope: Rope) -> str:
-    words = [] if rope.kind == "default" and not rope.parameters else [rope.kind]
-    words += [f"{name} {value}" for name, value in rope.parameters]
-    return f"theta {rope.theta:g}" + (f", {words[0]} {', '.join(words[1:])}" if words else "")

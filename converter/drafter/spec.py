@@ -30,6 +30,12 @@ class Rope:
     kind: str = "default"
     parameters: tuple[tuple[str, Any], ...] = ()
 
+    def __str__(self) -> str:
+        """`theta 10000, yarn factor 32.0`; plain rope has its theta alone."""
+        kind = [] if self.kind == "default" and not self.parameters else [self.kind]
+        kind += [", ".join(f"{name} {value}" for name, value in self.parameters)] if self.parameters else []
+        return f"theta {self.theta:g}" + (f", {' '.join(kind)}" if kind else "")
+
     @property
     def names(self) -> frozenset[str]:
         return frozenset(name for name, _ in self.parameters)

@@ -20,7 +20,7 @@ from converter.plan import TensorPlan
 from converter.report.document import launch_lines
 from converter.report.reading import moves
 from converter.report.verdict import Row, convert_command, engine_list, headline, told, vocabulary
-from converter.report.words import at_commit, clean, count, launch_text, size
+from converter.report.words import at_commit, clean, count, launch_text, sentence, size
 from converter.rules.engine import STANDINGS, EngineRelease, known_releases
 from converter.rules.forms import TrainerForm
 
@@ -200,9 +200,14 @@ class Printer:
         self._grid([("wiring", describe_points(spec.capture_points)), ("vocabulary", vocabulary(report))])
         self._findings(report.findings)
         rows = told(report)
-        for engine in report.engines if self.verbose else [row.engines[-1] for row in rows]:
-            findings = (report.otherwise or report.verdicts)[engine.requirement]
-            self._findings(f for f in findings if self.verbose or (f.severity == "error" and not f.allowed))
+        by_engine = [
+            (report.otherwise or report.verdicts)[engine.requirement]
+            for engine in (report.engines if self.verbose else [row.engines[-1] for row in rows])
+        ]
+        once = {
+            (f.code, f.message): f for findings in reversed(by_engine) for f in reversed(findings)
+        }  # the first wins
+        self._findings(f for f in reversed(once.values()) if self.verbose or (f.severity == "error" and not f.allowed))
         self._gap()
         proof = _proof(report, self.verbose) if report.proof else [_unproved(report)]
         self._grid([("proof", line) for line in proof])
@@ -316,8 +321,7 @@ class Printer:
             if text and text not in f.message:
                 self._hang("", f"{name} {text}", indent=len(label), style="dim")
         if f.why:
-            why = f.why[0].upper() + f.why[1:] if f.why.split()[0].isalpha() else f.why
-            self._hang("", why + ("" if why.endswith(".") else "."), indent=len(label))
+            self._hang("", sentence(f.why), indent=len(label))
         for fix in [fix for fix in f.fix if fix not in self._said]:
             self._said.add(fix)
             self._hang("", f"-> {fix}", indent=len(label), style="green")

@@ -62,3 +62,10 @@ def count(n: int, noun: str, plural: str = "") -> str:
 def mentions(message: str, release: str) -> bool:
     """Whether a message is about `sglang 0.5.2`, and not about a release whose name begins like it."""
     return re.search(rf"\b{re.escape(release)}(?!\.?\w)", message) is not None
+
+
+def sentence(text: str) -> str:
+    """With a capital and a full stop; a name that begins it (vLLM, llama.cpp, norm_output) stays as it is."""
+    first = text.split()[0]
+    begun = text[0].upper() + text[1:] if first.isalpha() and first.islower() else text
+    return begun if begun.endswith(".") else f"{begun}."

@@ -8,7 +8,7 @@ from typing import Any
 from converter.report.html.element import Markup, el
 from converter.report.html.parts import fact_list, sign, table_of, unbroken
 from converter.report.reading import SYMBOLS, Document, Found, engine_name, made, moves, value_words
-from converter.report.words import at_commit, count, size
+from converter.report.words import at_commit, count, sentence, size
 from converter.transforms import SPLIT_ROWS
 
 
@@ -71,7 +71,7 @@ def finding_article(found: Found) -> Markup:
         facts.insert(0, ("engine", found.engine))
     if f["caused_by"]:
         facts.append(("follows from", f["caused_by"]))
-    why = el("p", f["why"][:1].upper() + f["why"][1:] + ("" if f["why"].endswith(".") else ".")) if f["why"] else None
+    why = el("p", sentence(f["why"])) if f["why"] else None
     fixes = el("ul", [el("li", unbroken(fix)) for fix in f["fix"]]) if f["fix"] else None
     more = el("p", "More: ", el("code", f"eagle3 explain {found.code}"), class_="small soft")
     return el("article", head, fact_list(facts) if facts else None, why,
