@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from converter import seal
+from converter import seal, tokenizer
 from converter.checkpoint.reader import INDEX, Checkpoint, open_checkpoint
 from converter.checkpoint.staging import Staging, normal, recover
 from converter.checkpoint.writer import WrittenFile
@@ -22,7 +22,7 @@ from converter.checks.precision import check_precision, needs_cast
 from converter.checks.rows import check_embedding, check_head, recover_map, recovered
 from converter.checks.stray import check_stray_maps
 from converter.checks.suits import Suits, suits
-from converter.checks.target import check_target, check_target_folder
+from converter.checks.target import ADAPTER, check_target, check_target_folder
 from converter.checks.tensors import check_tensors
 from converter.checks.tokens import check_tokens
 from converter.checks.values import check_values
@@ -420,7 +420,8 @@ def _for_search(report: Report, reading: DialectReading, target: Target, launch:
 
 def _target(request: Request, sealed: Mapping[str, Any] | None) -> Target:
     """What is known of the target beside the drafter's own config; an output's seal says what was known before."""
-    target = read_target(request.target) if request.target is not None else Target()
+    beside = (*tokenizer.FILES, ADAPTER)
+    target = read_target(request.target, beside) if request.target is not None else Target()
     before = seal.target_of(sealed) if sealed is not None else Target()
     if request.target_arch:
         target = replace(target, architecture=request.target_arch)
@@ -585,8 +586,8 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
     else:  # which may decide
         report.other_meaning, report.unlike = other_meaning, reading.unlike
     findings += check_target(spec, reading.provenance, report.target)
-    findings += check_target_folder(report.request.target)
-    findings += check_tokens(spec, vocab, report.target, report.source.folder, report.request.target)
+    findings += check_target_folder(report.target)
+    findings += check_tokens(spec, vocab, report.target, report.source.folder)
     if vocab is not None:
         findings += check_stray_maps(report.source.folder, vocab, spec)
     if report.target.layers is None:
