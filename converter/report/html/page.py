@@ -106,7 +106,7 @@ def _title(document: Document) -> list[Any]:
     command = "" if is_error(document) else f" {document.get('task', 'report')}"
     return [
         el("p", f"eagle3-convert{command}", class_="kicker"),
-        el("h1", sign("error" if bad else "good", "✕" if bad else "✓"), headline(document)),
+        el("h1", sign("error" if bad else "good", "✕" if bad else "✓"), unbroken(headline(document))),
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from converter.report.html.element import Markup, el
 from converter.report.html.page import KINDS, html, sections_of, verdict_part
-from converter.report.html.parts import sign, table_of
+from converter.report.html.parts import sign, table_of, unbroken
 from converter.report.reading import (
     VERDICT_SYMBOLS,
     Document,
@@ -79,7 +79,7 @@ def _drafters(document: Document) -> list[Markup]:
         ]
         whole = el(
             "details",
-            el("summary", headline(one)),
+            el("summary", unbroken(headline(one))),
             verdict_part(one, found),
             sections,
             open="" if row["exit_code"] else None,
