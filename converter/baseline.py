@@ -198,7 +198,8 @@ def read_baseline(file: Path, option: str = "--baseline") -> Baseline:
             text = opened.read(_MOST_BYTES)
         document = parse(text)
     except OSError as problem:
-        raise UsageError(f"{option} {file}: {problem.strerror}") from problem
+        write = f" (--write-baseline {file} makes one)" if isinstance(problem, FileNotFoundError) else ""
+        raise UsageError(f"{option} {file}: {problem.strerror}{write}") from problem
     except ValueError as problem:
         raise UsageError(
             f"{option} {file}: this is no JSON ({problem}); expected a file that --write-baseline wrote"

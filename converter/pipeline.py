@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -132,7 +133,7 @@ class Report:
     read_as        the engine (--dialect) that an output for engines is read as; "" of any other input
     as_it_is       whether each engine serves the input as it lies there
     named          options of eagle3-convert that declare the wiring which the sample says was trained, and the input
-                   does not; `trained`: that wiring in words; `otherwise`: what stands in each engine's way with it
+                   does not; `trained`: that wiring in words. `verdicts` are then those of that wiring
     held           its findings, held against a baseline
     """
 
@@ -163,7 +164,6 @@ class Report:
     as_it_is: dict[str, AsItIs] = field(default_factory=dict)
     named: tuple[str, ...] = ()
     trained: str = ""
-    otherwise: dict[str, list[Finding]] = field(default_factory=dict)
     seconds: float = 0.0
     held: Held | None = None
     told: Callable[[str], None] = _nobody
@@ -281,7 +281,7 @@ def _name_wiring(report: Report) -> None:
         return
     report.named = tuple(best.options(stated))
     report.trained = best.words(stated) if stated is not None else describe_points(best.points)
-    report.otherwise = _verdicts(report, replace(drafter, spec=best.spec(drafter.spec)))
+    report.verdicts = _verdicts(report, replace(drafter, spec=best.spec(drafter.spec)))
 
 
 def _search(report: Report) -> None:
@@ -435,6 +435,7 @@ def _changed(source: Source, sealed: Mapping[str, Any]) -> list[Finding]:
     found = seal.changed(sealed, source.folder, source.weights)
     if not found:
         return []
+    made_from = seal.text_at(sealed, "source.given")
     return [
         error(
             "C233",
@@ -443,7 +444,8 @@ def _changed(source: Source, sealed: Mapping[str, Any]) -> list[Finding]:
             why="what was checked and proved when it was written need not hold of it any more",
             fix=(
                 "copy the folder again, whole",
-                f"or convert again what it was made from: {seal.text_at(sealed, 'source.given') or 'the checkpoint'}",
+                f"or convert again what it was made from: {made_from or 'the checkpoint'}",
+                f"to see what differs: {shlex.join(['eagle3', 'diff', made_from or 'CHECKPOINT', str(source.folder)])}",
             ),
         )
     ]

@@ -53,7 +53,8 @@ def test_a_folder_that_an_engine_serves_as_it_lies() -> None:
         other.why == "finds no layer ids, so it captures its default, layer 2, layer 3, not layer 1, layer 3, layer 5"
     )
     document = as_json(report)
-    assert document["headline"] == "Served by sglang 0.5.23 as it lies; by vllm 0.33.0 after eagle3-convert."
+    served = "Served by sglang 0.5.23 as it lies; by vllm 0.33.0 after eagle3-convert"
+    assert document["headline"] == f"{served}, if its layer ids are read rightly (A109)."
     [line] = document["launch"]
     assert line["engine"] == SGLANG and str(OURS) in line["command"]
     assert "| sglang 0.5.23 | ✓ works | as it lies it computes what was trained |" in markdown(document)

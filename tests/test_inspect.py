@@ -315,7 +315,7 @@ def test_an_output_in_a_trainers_form_is_read_as_that_trainer_does(tmp_path: Pat
     assert found["seal"]["engines"] == [] and found["seal"]["read_as"].startswith("specforge")
     shown = text(tmp_path / "out", "--target", TARGET)
     assert ", in the form of specforge 0.2.0\n" in shown and "as it was sealed" not in shown
-    assert shown.rstrip().endswith(f"0 errors, 0 warnings: eagle3 validate {tmp_path / 'out'}")
+    assert shown.rstrip().endswith(f"0 errors, 0 warnings: eagle3 validate {tmp_path / 'out'} --target {TARGET}")
     config = tmp_path / "out" / "config.json"  # changed since, so its ids may mean something else again
     config.write_text(json.dumps({**json.loads(config.read_text()), "bos_token_id": 0}))
     assert as_json(look(tmp_path / "out"))["points"]["perhaps"] == "embedding, layer 2, layer 4"
@@ -327,7 +327,7 @@ def test_a_dialect_counts_for_outputs_too(tmp_path: Path) -> None:
     assert (found["dialect"]["name"], found["dialect"]["release"]) == ("vllm", "0.33.0")
     assert found["seal"]["read_as"] == "vllm==0.33.0" and found["points"]["trained"] == [1, 3, 5]
     shown = text(tmp_path / "out", "--dialect", "vllm==0.33.0", "--target", TARGET)
-    assert shown.rstrip().endswith(f"eagle3 validate {tmp_path / 'out'} --dialect vllm==0.33.0")
+    assert shown.rstrip().endswith(f"eagle3 validate {tmp_path / 'out'} --target {TARGET} --dialect vllm==0.33.0")
     refused = as_json(look(tmp_path / "out", dialect="specforge"))  # as validate refuses it
     assert refused["refusal"]["code"] == "F112" and refused["spec"] is None
 

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from converter.report.html.page import page
+from converter.report.html.several import page_of_several
+from converter.report.several import Several, as_json, validate_several
 from tests.browser import CHROMIUM, Browser
 from tests.reports import RUNS, document
+from tests.support import DRAFTERS, SAMPLE, TARGET, request
 from tests.test_report_html import HOSTILE, filled
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium on the path")]
@@ -50,10 +53,23 @@ def shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", [*RUNS, "hostile"])
+def text_of(name: str) -> str:
+    if name == "several":
+        return page_of_several(as_json(several()))
+    return page(filled(document("found"), HOSTILE * 3) if name == "hostile" else document(name))
+
+
+def several() -> Several:
+    """In order, wired otherwise than the sample says, of no use to most engines, unreadable."""
+    given = [(DRAFTERS / "a_plain", None), (DRAFTERS / "g_aux024", (2, 4, 6)), (DRAFTERS / "b_nbr", None),
+             (DRAFTERS / "nowhere", None)]  # fmt: skip
+    return validate_several([request(path, target=TARGET, sample=SAMPLE, aux=aux) for path, aux in given])
+
+
+@pytest.mark.parametrize("name", [*RUNS, "hostile", "several"])
 def test_pages_fit_in_every_width_and_theme(name: str, browser: Browser, shots: Path) -> None:
     file = shots / f"{name}.html"
-    file.write_text(page(filled(document("found"), HOSTILE * 3) if name == "hostile" else document(name)))
+    file.write_text(text_of(name))
     grounds = set()
     for width in (1280, 360):
         for theme in ("light", "dark"):

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from converter.cli import eagle3
+from converter.report.files import WRITERS
 from converter.report.verdict import of_engine
 from tests.support import SAMPLE, TARGET, Config, Tensors, check, copy_of
 from tests.test_scores import trainer_s
@@ -63,6 +64,8 @@ def test_what_the_sample_says_is_named_and_one_command_mends_it(
         "tensorrt-llm 1.4.0rc1": "cannot", "vllm 0.33.0": "works after conversion",
     }  # fmt: skip
     assert "A109" not in found.output and "K122" not in found.output  # of a wiring that it was not trained with
+    assert "K121" in found.output and "declare it" not in found.output  # said once: in the table, in the commands
+    assert ("to look among all wirings" in found.output) is not bool(search)
 
     [command] = [line for line in found.output.splitlines() if line.startswith("  eagle3-convert") and "sglang" in line]
     words = shlex.split(command)
@@ -81,6 +84,15 @@ def test_what_the_sample_says_is_named_and_one_command_mends_it(
     right, rows, _ = trainer_s("g_aux024")
     scores = document["proof"]["scores"]
     assert (scores["right"][0], scores["rows"][0]) == (right[0], rows[0])  # as its own trainer's model computed it
+
+
+def test_every_form_of_the_report_speaks_of_the_wiring_that_the_sample_names(tmp_path: Path) -> None:
+    report = check(publish(tmp_path / "published", "midlayer."), sample=SAMPLE)
+    for suffix, write in WRITERS.items():
+        text = write(report)
+        assert "K121" in text, suffix  # TensorRT-LLM has no id for the embedding
+        assert "K122" not in text, suffix  # nobody has to capture layer 6
+    assert "cannot capture the embedding" in WRITERS[".html"](report).partition("<h2")[0]  # beside "cannot"
 
 
 def test_without_a_sample_the_folder_is_judged_as_it_declares_itself(tmp_path: Path) -> None:

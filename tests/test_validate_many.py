@@ -109,6 +109,12 @@ def test_the_same_fault_is_told_once_for_all_that_have_it() -> None:
     assert text.count("more: eagle3-validate") == 2
 
 
+def test_what_every_engine_lacks_is_told_once_and_without_their_names() -> None:
+    made = DRAFTERS.parent / "producers" / "specforge_sglang"
+    text = printed(validate_several([request(path, engines=ENGINES) for path in (made, GIVEN[2])], jobs=1))
+    assert text.count("error K120") == 1 and "error K120  the target's class is not known" in text
+
+
 def test_names_too_long_for_the_line_have_one_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("converter.report.text._WIDTH", 60)
     lines = printed(mixed()).splitlines()

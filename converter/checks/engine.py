@@ -405,7 +405,7 @@ def _no_target(engine: EngineRelease, target: Target) -> Finding:
             "K120",
             "the target's class is not known, so neither are the ids that select its layers",
             where="config.json",
-            why=f"{engine.title} numbers layers differently for different target classes",
+            why="engines number layers differently for different target classes",
             fix=("--target FOLDER (or its config.json), or --target-arch LlamaForCausalLM",),
         )
     classes = architectures(engine.name, engine.release)

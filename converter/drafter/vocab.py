@@ -185,7 +185,10 @@ def _never_loaded(draft_vocab_size: int, vocab_size: int, holds: str = "is all z
         found=f"draft ids 0..{last} would mean target ids 0..{last} of {vocab_size:,}",
         expected="the map that training used",
         why="a map that was never loaded: a healthy server whose drafts are rejected",
-        fix=("find the map of the training run (d2t in its data folder) and save the checkpoint with it",),
+        fix=(
+            "find the map of the training run (d2t in its data folder) and save the checkpoint with it",
+            "where the head was frozen, the target's weights tell the map: --target FOLDER, or org/name on the Hub",
+        ),
     )
 
 

@@ -201,11 +201,11 @@ def of_search(judgement: Judgement, declared: Wiring | None) -> list[Finding]:
     """A301 where what was found fits better than what is declared, N108 where it is not decided what was trained."""
     against = next((r.contrast.mirrored for r in judgement.others if r.wiring == declared), None)
     if declared is not None and against is not None and against.verdict == "better":
-        return [_other_wiring(judgement.of, declared, against)]
+        return [_other_wiring(judgement.of, declared, against, searched=True)]
     return _undecided(judgement)
 
 
-def _other_wiring(better: Wiring, declared: Wiring, gain: Contrast) -> Finding:
+def _other_wiring(better: Wiring, declared: Wiring, gain: Contrast, searched: bool = False) -> Finding:
     options = better.options(declared)
     return error(
         "A301",
@@ -216,7 +216,7 @@ def _other_wiring(better: Wiring, declared: Wiring, gain: Contrast) -> Finding:
         why="as declared, the engine would feed the drafter otherwise than it was trained, and reject more drafts",
         fix=(
             *((f"if that is how it was trained, say so: {shlex.join(options)}",) if options else ()),
-            "to look among all wirings: eagle3-validate IN --sample SAMPLE --find-wiring",
+            *(() if searched else ("to look among all wirings: eagle3-validate IN --sample SAMPLE --find-wiring",)),
         ),
     )
 

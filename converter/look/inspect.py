@@ -51,7 +51,10 @@ class Owners:
 
 @dataclass(frozen=True)
 class Inspection:
-    """facts about a folder; map, owners and cost are None where no spec could be read (map also where it is none)."""
+    """facts about a folder; map, owners and cost are None where no spec could be read (map also where it is none).
+
+    asked: the options that it was looked at with.
+    """
 
     subject: Subject
     groups: tuple[Group, ...]
@@ -59,7 +62,7 @@ class Inspection:
     map: MapFacts | None = None
     owners: Owners | None = None
     cost: Cost | None = None
-    command: tuple[str, ...] = field(default=())
+    asked: Asked = field(default_factory=Asked)
 
     def count(self, severity: str) -> int:
         return sum(f.severity == severity for f in self.subject.findings)
@@ -75,7 +78,7 @@ def inspect(given: str, asked: Asked) -> Inspection:
     seen = tuple(seen_by(release, subject) for release in releases)
     groups = tuple(grouped(checkpoint, stored) if stored else heaped(checkpoint))
     if drafter is None:
-        return Inspection(subject, groups, seen)
+        return Inspection(subject, groups, seen, asked=asked)
     return Inspection(
         subject,
         groups,
@@ -83,6 +86,7 @@ def inspect(given: str, asked: Asked) -> Inspection:
         _map_facts(drafter, subject.source.config),
         _owners(drafter, subject),
         cost_of(drafter.spec, subject.checkpoint, subject.tensors),
+        asked,
     )
 
 

@@ -360,7 +360,9 @@ class InspectPrinter(Printer):
         )
 
     def _last_line(self, it: Inspection) -> None:
-        given = shlex.quote(it.subject.source.given)
+        asked = {"--target": it.asked.target, "--target-arch": it.asked.target_arch}
+        options = [word for option, value in asked.items() if value for word in (option, str(value))]
+        given = shlex.join([it.subject.source.given, *options])
         if it.subject.is_output:
             self._line(f"which engines serve it, and whether it is as it was sealed: eagle3 validate {given}")
             return

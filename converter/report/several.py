@@ -313,12 +313,16 @@ def _cell(said: Mapping[str, Any]) -> str:
 
 def _faults(one: Document) -> Iterator[tuple[str, str]]:
     """Code and message of every error that counts, once; of an error without a finding, what it says."""
-    seen: dict[tuple[str, str], None] = {}
+    of: dict[tuple[str, str], list[str]] = {}  # code and message -> the engines that it does not name
     for f in findings(one):
         if f.kind == "error":
-            at = f"{f.engine}: " if f.engine and f.engine not in f.finding["message"] else ""
-            seen[f.code, at + str(f.finding["message"])] = None
-    yield from seen or {("", headline(one)): None}
+            message = str(f.finding["message"])
+            of.setdefault((f.code, message), []).extend([f.engine] if f.engine and f.engine not in message else [])
+    for (code, message), engines in of.items():
+        every = len(engines) == len(one.get("engines", ()))
+        yield code, message if every or not engines else f"{', '.join(engines)}: {message}"
+    if not of:
+        yield "", headline(one)
 
 
 def held_of(several: Several) -> list[Held]:

@@ -14,7 +14,7 @@ from converter import seal
 from converter.baseline import Baseline, Held, gone
 from converter.drafter.points import describe_points
 from converter.errors import Eagle3Error, InputError
-from converter.findings import Finding, counts
+from converter.findings import SEVERITIES, Finding, counts
 from converter.pipeline import Report
 from converter.plan import TensorPlan
 from converter.report.document import launch_lines
@@ -96,7 +96,9 @@ class Printer:
             target += f", {report.target.layers} layers"
         few = len(report.engines) <= 3
         engines = ", ".join(map(_engine_words, report.engines)) if few else engine_list(report.engines)
-        self._line(f"{'in the form of' if report.request.to else 'for'} {engines}, target {target}")
+        form = "in the form of" if report.request.to else "for"
+        # Of `validate` the engines are in the first line and in the table.
+        self._line(f"target {target}" if report.request.out is None else f"{form} {engines}, target {target}")
         also = ", ".join(filter(None, (s.words() for s in report.suits)))
         if also and report.outcome == "converted":
             self._line(f"OUT is right for {also}")
@@ -198,16 +200,18 @@ class Printer:
         self._what(report)
         spec = report.drafter.spec
         self._grid([("wiring", describe_points(spec.capture_points)), ("vocabulary", vocabulary(report))])
-        self._findings(report.findings)
         rows = told(report)
         by_engine = [
-            (report.otherwise or report.verdicts)[engine.requirement]
+            report.verdicts[engine.requirement]
             for engine in (report.engines if self.verbose else [row.engines[-1] for row in rows])
         ]
         once = {
             (f.code, f.message): f for findings in reversed(by_engine) for f in reversed(findings)
         }  # the first wins
-        self._findings(f for f in reversed(once.values()) if self.verbose or (f.severity == "error" and not f.allowed))
+        # What an engine cannot do with the wiring that the sample names, the table says.
+        of_engines = [f for f in reversed(once.values())
+                      if self.verbose or (f.severity == "error" and not f.allowed and not report.named)]  # fmt: skip
+        self._findings([*report.findings, *of_engines])
         self._gap()
         proof = _proof(report, self.verbose) if report.proof else [_unproved(report)]
         self._grid([("proof", line) for line in proof])
@@ -229,14 +233,16 @@ class Printer:
         beside = self.console.width - width - wide - 6 >= _LEAST
         self._gap()
         self._line(f"  {'engine'.ljust(width)}  {'verdict'.ljust(wide)}  {'why' if beside else ''}".rstrip(), "dim")
-        for row in rows:
+        for above, row in zip([None, *rows], rows, strict=False):
             verdict = row.verdict
             label, style = f"  {row.name.ljust(width)}  {verdict.word}", _WORD_STYLES[verdict.word]
-            if beside or not verdict.why:
-                self._hang(label, verdict.why, style, indent=width + wide + 4)
+            repeated = above is not None and verdict.why and verdict.says_what(above.verdict)
+            why = "the same" if repeated else verdict.why
+            if beside or not why:
+                self._hang(label, why, style, indent=width + wide + 4)
             else:
                 self._line(label, style)
-                self._hang("", verdict.why, indent=2)
+                self._hang("", why, indent=2)
 
     def held(self, held: Sequence[Held], written: Baseline | None = None) -> None:
         """What a baseline took off, or what one that was just written holds."""
@@ -245,7 +251,8 @@ class Printer:
         file, accepted, lost = held[0].file, sum(h.accepted for h in held), gone(held)
         self._gap()
         if written is not None:
-            self._line(f"wrote {file}: {count(len(written.counts), 'entry', 'entries')}")
+            codes = ", ".join(sorted({key.code for key in written.counts}))
+            self._line(f"wrote {file}: {count(len(written.counts), 'entry', 'entries')} ({codes or 'nothing'})")
         else:
             shown = "" if self.verbose or not accepted else " (-v shows them)"
             self._line(f"{count(accepted, 'finding')} accepted by {file}{shown}")
@@ -273,7 +280,8 @@ class Printer:
             self._line(f"Cannot tell the wiring: {count(len(told) + 1, 'wiring')} fit these {search.positions:,} "
                        f"positions; about {search.needed:,} would tell.", "yellow")  # fmt: skip
         else:
-            others = f"; {count(len(told), 'other')} fit as well, to within what a server shows" if told else ""
+            fit = "fits" if len(told) == 1 else "fit"
+            others = f"; {count(len(told), 'other')} {fit} as well, to within what a server shows" if told else ""
             self._line(f"The wiring that fits the sample best{others}:", "bold")
         named = ", ".join(flags) or "none of the norm flags"
         self._hang("  best", f"{describe_points(search.of.points)}; {named}", "bold")
@@ -292,6 +300,8 @@ class Printer:
             which = "the best" if declared == search.of else "among those that fit"
             self._line(f"\n  The declared wiring is {which}.")
             return
+        if report.named:  # the commands that declare it are the last lines
+            return
         engine = report.engines[-1].requirement if report.request.engines else ""
         words = shlex.join(convert_command(report, engine, search.of.options(declared)))
         self._line(f"\n  {'a guess' if undecided else 'declare it'}: {words}")
@@ -306,7 +316,9 @@ class Printer:
             self._line(f"error  {problem}", "bold red")
 
     def _findings(self, findings: Iterable[Finding]) -> None:
-        for finding in findings:
+        """Errors first, then what is less; what was let through comes last."""
+        order = {severity: i for i, severity in enumerate(SEVERITIES)}
+        for finding in sorted(findings, key=lambda f: (f.allowed or f.accepted, order[f.severity])):
             if finding.accepted and not self.verbose:
                 continue
             if finding.severity == "error" or not self.quiet:

@@ -117,9 +117,10 @@ def _validated(report: Report, engine: EngineRelease) -> Verdict:
     if lying.works:
         was_run = report.proof is not None and str(engine) in dict(report.proof.as_it_is)
         return Verdict("works", _joined("as it lies it computes what was trained" if was_run else "", how))
+    depth = _depth_unknown(report)
     if not lying.against:
-        return Verdict("unknown", f"as it lies it works {how}" if _DEPTH_UNKNOWN in how else lying.unknown)
-    parts = (how, f"as it lies: {lying.against[0]}") if _DEPTH_UNKNOWN in how else (lying.against[0], how)
+        return Verdict("unknown", f"as it lies it works {how}" if depth else lying.unknown)
+    parts = (how, f"as it lies: {lying.against[0]}") if depth else (lying.against[0], how)
     command = tuple(convert_command(report, engine.requirement))
     return Verdict("works after conversion", _joined(*parts), command)
 
@@ -130,7 +131,7 @@ def _joined(*parts: str) -> str:
 
 def _with_named(report: Report, engine: EngineRelease) -> Verdict:
     """Of a drafter that was trained with another wiring than it states, as the sample says."""
-    errors = _stopping(report.otherwise[engine.requirement])
+    errors = _stopping(report.verdicts[engine.requirement])
     if unknown := _unknown(report, errors):
         return Verdict("unknown", unknown)
     if errors:
@@ -252,10 +253,15 @@ def _served_by(report: Report) -> str:
     for engine in report.engines:
         by_word.setdefault(of_engine(report, engine).word, []).append(engine)
     able = [f"by {engine_list(by_word[word])} {how}" for word, how in _SERVED.items() if word in by_word]
-    parts = [f"Served {'; '.join(able)}."] if able else []
+    unsure = any(f.code == "A109" and not (f.allowed or f.accepted) for f in report.findings)
+    perhaps = ", if its layer ids are read rightly (A109)" if unsure else ""
+    parts = [f"Served {'; '.join(able)}{perhaps}."] if able else []
     if "cannot" in by_word:
         parts.append(f"{'Not' if able else 'Not served'} by {engine_list(by_word['cannot'])}.")
-    return " ".join([*parts, *([f"Unknown of {engine_list(by_word['unknown'])}."] if "unknown" in by_word else [])])
+    if "unknown" in by_word:
+        lacks = " without --target" if not report.target.architecture or _depth_unknown(report) else ""
+        parts.append(f"Unknown{lacks}: {engine_list(by_word['unknown'])}.")
+    return " ".join(parts)
 
 
 def _unknown(report: Report, findings: Iterable[Finding]) -> str:
@@ -279,10 +285,14 @@ def _codes(findings: Iterable[Finding]) -> str:
 
 def _how(report: Report, engine: EngineRelease) -> str:
     """Under which condition it works, or how that is known; "" where there is nothing to say."""
-    if any(f.code == "A108" for f in report.findings):
+    if _depth_unknown(report):
         return f"if all its points lie before {_DEPTH_UNKNOWN} (--target checks it)"
     words = [
         f"with the plugin {engine.plugin}" if engine.plugin else "",
         "" if engine.proved else STANDINGS[engine.standing],
     ]
     return ", ".join(filter(None, words))
+
+
+def _depth_unknown(report: Report) -> bool:
+    return any(f.code == "A108" for f in report.findings)

@@ -47,7 +47,7 @@ def page(document: Document) -> str:
     parts = [el("section", el("h2", heading), content, id=name) for name, heading, content in sections]
     body = el(
         "body",
-        el("header", verdict_part(document, found), el("nav", links) if len(links) > 1 else None),
+        el("header", _title(document), verdict_part(document, found), el("nav", links) if len(links) > 1 else None),
         el("main", parts),
         _footer(document),
     )
@@ -100,10 +100,20 @@ def sections_of(document: Document, found: Sequence[Found]) -> list[Section]:
 # --- verdict ------------------------------------------------------------------------------------------------
 
 
-def verdict_part(document: Document, found: Sequence[Found], heading: str = "h1") -> list[Any]:
-    """The outcome under a heading, each engine's, how far it is proved, what to type."""
+def _title(document: Document) -> list[Any]:
+    """The command and the outcome."""
+    bad = is_error(document) or document["outcome"] == "refused"
+    command = "" if is_error(document) else f" {document.get('task', 'report')}"
+    return [
+        el("p", f"eagle3-convert{command}", class_="kicker"),
+        el("h1", sign("error" if bad else "good", "✕" if bad else "✓"), unbroken(headline(document))),
+    ]
+
+
+def verdict_part(document: Document, found: Sequence[Found]) -> list[Any]:
+    """What stands in the way, each engine's verdict, how far it is proved, what to type."""
     if is_error(document):
-        return [el("p", "eagle3-convert", class_="kicker"), el(heading, sign("error", "✕"), headline(document))]
+        return []
     bad = document["outcome"] == "refused"
     given, target = document["input"], document["target"]
     release = f" {given['release']}" if given["release"] else ""
@@ -123,8 +133,6 @@ def verdict_part(document: Document, found: Sequence[Found], heading: str = "h1"
     by_engine = " ".join(v["why"] if v["word"] == "cannot" else "K120" for v in told if v["word"] != "not looked at")
     stops = [f for f in stopping(found) if f.code not in by_engine] if bad else []
     return [
-        el("p", "eagle3-convert ", document.get("task", "report"), class_="kicker"),
-        el(heading, sign("error" if bad else "good", "✕" if bad else "✓"), headline(document)),
         [
             [
                 el("p", el("a", f.code, href=f"#{f.anchor}"), " ", f.finding["message"]),
@@ -153,8 +161,8 @@ def _engine(document: Document, engine: Mapping[str, Any], found: Sequence[Found
         ]  # fmt: skip
         why += [el("p", el("a", f.code, href=f"#{f.anchor}"), " ", _matter(f)) for f in about]
         fixes = dict.fromkeys(fix for f in about for fix in f.finding["fix"])
-        why += [el("p", "→ ", unbroken(fix)) for fix in fixes]
-    if known:
+        why += [el("p", "→ ", unbroken(fix)) for fix in fixes] if about else [el("p", said["why"])]
+    if known and (word == "cannot" or known not in said["why"] or said["why"] == known):
         why.append(el("p", known, class_="soft small"))
     command = el("pre", shlex.join(said["command"])) if said["command"] else None
     words = el("span", sign("", VERDICT_SYMBOLS[word]), word, class_=KINDS.get(word, "note"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from converter.report.html.element import Markup, el
 from converter.report.html.page import KINDS, html, sections_of, verdict_part
-from converter.report.html.parts import sign, table_of
+from converter.report.html.parts import sign, table_of, unbroken
 from converter.report.reading import (
     VERDICT_SYMBOLS,
     Document,
@@ -20,6 +20,7 @@ from converter.report.reading import (
     percent,
 )
 
+_SHORT = 24  # characters of a name that is not broken
 _LEFT = ("changes", "seal")  # validate writes nothing
 
 
@@ -48,9 +49,10 @@ def _summary(document: Document) -> Markup:
         said = {e["engine"]: e["word"] for e in row["engines"]}
         kind = "error" if row["exit_code"] else "good"
         link = el("a", row["given"], href=f"#drafter-{number}", class_="mono")
+        short = len(row["given"]) <= _SHORT
         accuracy = "–" if row["accuracy"] is None else percent(row["accuracy"])
         rows.append([
-            [sign(kind, "✕" if row["exit_code"] else "✓"), link],
+            el("span", sign(kind, "✕" if row["exit_code"] else "✓"), link, class_="whole" if short else None),
             row["dialect"] or "–",
             *(_word(said[e]) if e in said else "–" for e in engines),
             row["errors"],
@@ -77,8 +79,8 @@ def _drafters(document: Document) -> list[Markup]:
         ]
         whole = el(
             "details",
-            el("summary", headline(one)),
-            verdict_part(one, found, "h3"),
+            el("summary", unbroken(headline(one))),
+            verdict_part(one, found),
             sections,
             open="" if row["exit_code"] else None,
         )
