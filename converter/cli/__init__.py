@@ -21,8 +21,8 @@ from converter.drafter.spec import NORM_FLAGS
 
 if TYPE_CHECKING:
     from converter.baseline import Baseline, Held
-    from converter.pipeline import Report, Request
     from converter.report.several import Several
+    from converter.run import Report, Request
 
 _Told = Callable[[str], None]
 
@@ -286,10 +286,9 @@ def engines_list_command(engine: str | None, as_json: bool) -> None:
 def _request(options: dict[str, Any], find_wiring: bool = False, **more: Any) -> Request:
     from converter.drafter.points import parse_points
     from converter.errors import UsageError
-    from converter.pipeline import Request
-    from converter.proving import Wish
     from converter.report.explain import known_codes, never_allowed
     from converter.rules import loading
+    from converter.run import Request, Wish
 
     for path in options["mappings"]:
         loading.add(path)

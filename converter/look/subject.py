@@ -21,11 +21,12 @@ from converter.drafter.vocab import VocabularyMap, decide
 from converter.errors import UsageError
 from converter.findings import Finding
 from converter.hub.ids import pinned
-from converter.pipeline import Report, Request, look
+from converter.pipeline import look
 from converter.rules.behaviours import POINTS
 from converter.rules.dialect import Dialect, marks_of, read
 from converter.rules.engine import EngineRelease, resolve
 from converter.rules.names import translate
+from converter.run import Report, Request
 from converter.source import Source, open_source
 from converter.target import read_target
 from converter.target_weights import read_target_weights

@@ -18,13 +18,13 @@ from converter.accepting import validate_against
 from converter.baseline import Baseline, Held
 from converter.errors import Eagle3Error, OutputError, UsageError
 from converter.findings import Finding
-from converter.pipeline import Report, Request
 from converter.report import document, junit, sarif
 from converter.report.reading import Document, engine_columns, engine_name, findings, headline, is_error, verdict
 from converter.report.text import Printer
 from converter.report.verdict import convert_command
 from converter.report.words import clean, count
 from converter.rules.engine import resolve
+from converter.run import Report, Request
 
 SCHEMA = "eagle3-convert/reports/1"
 ENDS = {0: "in order", 1: "not in order", 3: "could not be read"}  # exit code of one -> what is said of it

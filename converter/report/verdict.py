@@ -11,10 +11,10 @@ from typing import Any, Literal, get_args
 from converter.checks.engine import span
 from converter.drafter.points import as_option
 from converter.findings import Finding
-from converter.pipeline import Report
 from converter.report.words import mentions
 from converter.rules.engine import STANDINGS, EngineRelease, known_releases
 from converter.rules.forms import TrainerForm
+from converter.run import Report
 
 Word = Literal["works", "works after conversion", "cannot", "unknown", "not looked at"]
 WORDS: tuple[Word, ...] = get_args(Word)

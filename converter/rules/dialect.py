@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from converter.checkpoint.header import DTYPE_NAMES
@@ -73,6 +74,30 @@ def recognise(config: Mapping[str, Any], tensors: Iterable[str], forced: str = "
         if _all_hold(kind["all"], config, names):
             return Recognition(None, _something_else(kind["title"]))
     return Recognition(None, None)
+
+
+def unrecognised(config: Mapping[str, Any], tensors: Iterable[str], file: Path) -> Finding:
+    """F112 of a checkpoint that `recognise` knows nothing of; `file` is its config.json."""
+    keys = ", ".join(sorted(config)[:6])
+    fitting = _whose_tensors(tensors)
+    named = config.get("architectures")
+    if fitting and isinstance(named, list) and named:
+        return error(
+            "F112",
+            f"the tensors are an EAGLE-3 drafter's, the class {named[0]!s:.60} in config.json is no known trainer's",
+            where=f"architectures in {file}",
+            expected="the class that its trainer writes",
+            why="a target's class, or an engine's, does not tell what the layer ids and flags mean",
+            fix=tuple(f"if it is a drafter of {title}: --dialect {name}" for name, title in fitting.items()),
+        )
+    return error(
+        "F112",
+        "the config is of no dialect that is known here",
+        where=str(file),
+        found=f"keys {keys}, ..." if keys else "an empty config",
+        expected="a drafter of " + ", ".join(loading.load("dialects", n)["title"] for n in loading.names("dialects")),
+        fix=("if its trainer writes one of these forms, say which: --dialect NAME",),
+    )
 
 
 def in_order() -> list[str]:
@@ -289,6 +314,15 @@ def id_meaning(dialect: Dialect, target: Target) -> IdMeaning:
     return IdMeaning(ids["rule"], target.layers, ids.get("default"), ids.get("under"))
 
 
+def stated_points(dialect: Dialect, config: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """The points that the config states, also where --aux replaces them."""
+    for key in dialect.rules["fields"]["capture_points"].get("keys", ()):
+        ids = lookup(config, key)
+        if isinstance(ids, list) and all(isinstance(i, int) for i in ids):
+            return id_meaning(dialect, Target()).points(key, ids)
+    return None
+
+
 def _other_meaning(ids: Mapping[str, Any], key: str) -> tuple[str, str] | None:
     """Of ids that stand under `key`: the rule by which they may be meant instead, and why."""
     if "perhaps" not in ids:
@@ -371,7 +405,7 @@ def _unread_ids(
                 "name the layers as trained, e.g. --aux embed,3,31 (embed = embedding, k = output of the k-th layer)",
                 *(
                     f"or have it read as a drafter of {title}: --dialect {name}"
-                    for name, title in whose_tensors(names).items()
+                    for name, title in _whose_tensors(names).items()
                     if passed[0] in keys_read(_document(name)["fields"])
                 ),
             ),
@@ -382,7 +416,7 @@ def _unread_ids(
 _IDS = "aux_hidden_state_layer_ids"
 
 
-def whose_tensors(names: Iterable[str]) -> dict[str, str]:
+def _whose_tensors(names: Iterable[str]) -> dict[str, str]:
     """Dialects, name -> title, whose tables speak of every tensor, fc among them."""
     own = list(names)
     bare = [name.removeprefix(wrapper_of(own)) for name in own]
