@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from converter import proving, seal
+from converter.checkpoint.jsonfile import unreadable
 from converter.checkpoint.reader import INDEX, open_checkpoint
 from converter.checkpoint.staging import Staging, normal, recover
 from converter.checkpoint.writer import WrittenFile
@@ -32,8 +33,8 @@ from converter.drafter.points import describe_points
 from converter.drafter.quantised import quantised_weights
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
-from converter.errors import InputError, OutputError, UsageError
-from converter.findings import Finding, error, judge, stops
+from converter.errors import OutputError, UsageError
+from converter.findings import Finding, judge, stops
 from converter.hub.ids import pinned
 from converter.output import Progress, check_out, not_finite, write_weights
 from converter.plan import Plan, make_plan
@@ -111,8 +112,9 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
     try:
         _write(report, report.plan, progress)
     except OSError as problem:
-        if problem.filename and Path(os.fsdecode(problem.filename)) in report.source.checkpoint.files:
-            raise InputError(error("F100", f"cannot read {problem.filename}: {problem.strerror}")) from problem
+        file = Path(os.fsdecode(problem.filename)) if problem.filename else None
+        if file in report.source.checkpoint.files:
+            raise unreadable(file, problem) from problem
         raise OutputError(
             f"cannot write {request.out}: {problem.strerror or problem}. It is as it was before; nothing was lost"
         ) from problem

@@ -218,8 +218,15 @@ class Checkpoint:
 
         dtype = NUMPY_DTYPES.get(tensor.info.dtype)
         if dtype is None:
-            where = tensor.file.name
-            raise InputError(error("F105", f"{tensor.name} has the packed dtype {tensor.info.dtype}", where=where))
+            raise InputError(
+                error(
+                    "F105",
+                    f"{tensor.name} has the packed dtype {tensor.info.dtype}",
+                    where=tensor.file.name,
+                    why="its values must be read, and here only those that fill whole bytes are",
+                    fix=("convert the drafter as it was before it was quantised, and quantise it then",),
+                )
+            )
         return np.dtype(dtype)
 
     def assert_unchanged(self) -> None:

@@ -17,6 +17,7 @@ UNKNOWN_POINTS = (
     "name them as trained, e.g. --aux embed,3,31 (embed = embedding, k = output of the k-th layer)",
     "or let a sample say: eagle3-validate IN --sample SAMPLE --find-wiring",
 )
+_OTHER_TARGET = "or give the target that it was trained for: --target FOLDER"
 
 
 def check_points(
@@ -43,7 +44,7 @@ def check_points(
             found=describe_points(points),
             expected="distinct points",
             why="engines capture each layer once, so fc would get too few states",
-            fix=UNKNOWN_POINTS if assumed else (),
+            fix=UNKNOWN_POINTS,
         )
     beyond = [p for p in points if p < 0 or (target.layers is not None and p > target.layers)]
     if beyond:
@@ -58,7 +59,7 @@ def check_points(
             found=describe_points(points),
             expected=f"0 to {target.layers}" if target.layers is not None else "0 or more",
             why="the target has no such layer",
-            fix=UNKNOWN_POINTS if assumed else (),
+            fix=UNKNOWN_POINTS if assumed else (UNKNOWN_POINTS[0], *([_OTHER_TARGET] if max(beyond) > 0 else [])),
         )
     if fc is not None and fc != (spec.hidden_size, spec.num_points * spec.target_hidden_size):
         yield _fc_width(spec, fc, target)

@@ -49,12 +49,15 @@ def read_vocabulary(
 
 
 def _no_map(name: str, dtype: str, shape: tuple[int, ...]) -> Finding:
+    marks = name.endswith("t2d")
     return error(
         "V209",
         f"{name} is no vocabulary map",
         where=name,
         found=f"{dtype} {list(shape)}",
-        expected="one row of integers" + (" or booleans" if name.endswith("t2d") else ""),
+        expected="one row of integers" + (" or booleans" if marks else ""),
+        why="which tokens the drafter means cannot be told",
+        fix=(f"save it again as {'bool, one for each target' if marks else 'int64, one entry for each draft'} token",),
     )
 
 

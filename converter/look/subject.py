@@ -9,7 +9,6 @@ from typing import Any
 
 from converter import seal
 from converter.checkpoint.reader import Checkpoint
-from converter.checks.as_it_is import derived_dtype
 from converter.checks.rows import check_embedding
 from converter.drafter.drafter import Drafter, Embedding, Provenance
 from converter.drafter.layout import expected_tensors
@@ -25,6 +24,7 @@ from converter.pipeline import look
 from converter.rules.behaviours import POINTS
 from converter.rules.dialect import Dialect, marks_of, read
 from converter.rules.engine import EngineRelease, resolve
+from converter.rules.fields import derived_dtype
 from converter.rules.names import translate
 from converter.run import Report, Request
 from converter.source import Source, open_source

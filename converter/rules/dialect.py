@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from converter.checkpoint.header import DTYPE_NAMES
 from converter.checkpoint.reader import Checkpoint
 from converter.drafter.drafter import Provenance
 from converter.drafter.quantised import companion_of, weight_of
@@ -17,7 +16,7 @@ from converter.drafter.vocab import Form
 from converter.errors import UsageError
 from converter.findings import Finding, error, note, warning
 from converter.rules import loading
-from converter.rules.fields import IdMeaning, keys_read, leaves, lookup, read_spec
+from converter.rules.fields import IdMeaning, derived_dtype, keys_read, leaves, lookup, read_spec
 from converter.rules.fused import UNSPLIT, Fused, fused_modules, fused_tensor, split
 from converter.rules.names import first_match, match, translate
 
@@ -171,12 +170,16 @@ def _unconverted(form: Mapping[str, Any]) -> Finding:
                  why=form["why"], fix=tuple(form.get("fix", ())))  # fmt: skip
 
 
+_GIVE_ANOTHER = ("give the folder of an EAGLE-3 drafter; of which trainers: eagle3 dialects",)
+
+
 def _something_else(title: str) -> Finding:
     return error(
         "F112",
         f"this is no EAGLE-3 drafter but {title}",
         where="config.json and tensor names",
         expected="an EAGLE-3 drafter",
+        fix=_GIVE_ANOTHER,
     )
 
 
@@ -204,6 +207,7 @@ def _refused(title: str, condition: Mapping[str, Any], config: Mapping[str, Any]
         where=f"{condition['key']} in config.json",
         found=str(lookup(config, condition["key"])),
         expected=f"an EAGLE-3 drafter of {title}",
+        fix=_GIVE_ANOTHER,
     )
 
 
@@ -272,8 +276,7 @@ def read(
             dropped[name] = rules["drop"][drop]
         else:
             findings.append(_unknown_tensor(dialect, name, tensors.get(canonical or "")))
-    fc = checkpoint.tensors.get(tensors.get("fc.weight", ""))
-    derived = {"dtype": (DTYPE_NAMES[fc.info.dtype], fc.name)} if fc and fc.info.dtype in DTYPE_NAMES else None
+    derived = derived_dtype(checkpoint, tensors.get("fc.weight"))
     reading = read_spec(config, rules["fields"], meaning, given=fields, derived=derived, launch=launch)
     spec = reading.spec
     if spec is not None and "rope_theta" in fields:

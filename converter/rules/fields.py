@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from converter.checkpoint.header import DTYPE_NAMES
+from converter.checkpoint.reader import Checkpoint
 from converter.drafter.spec import FIELDS, OPTIONAL, DrafterSpec, Origin
 from converter.findings import Finding, error
 from converter.rules.behaviours import LAUNCH, READERS, Unreadable, default_value
@@ -48,6 +50,13 @@ class IdMeaning:
 
     def points(self, key: str, ids: Sequence[int]) -> tuple[int, ...] | None:
         return points_of((self.under or {}).get(key, self.rule), ids, self.layers)
+
+
+def derived_dtype(checkpoint: Checkpoint, name: str | None) -> dict[str, tuple[Any, str]]:
+    """The dtype of a tensor as a field of the spec, for configs that do not state one; empty where it is not known."""
+    stored = checkpoint.tensors.get(name or "")
+    known = stored is not None and stored.info.dtype in DTYPE_NAMES
+    return {"dtype": (DTYPE_NAMES[stored.info.dtype], stored.name)} if known and stored is not None else {}
 
 
 def lookup(config: Mapping[str, Any], path: str) -> Any:
