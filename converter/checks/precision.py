@@ -93,6 +93,6 @@ def _value(checkpoint: Checkpoint, stored: StoredTensor, position: int) -> str:
     place = f"at {indices}" if indices else "the only one"
     if stored.info.dtype not in FLOATS:
         return f"NaN or infinite {place}"
-    part = checkpoint.read(stored.name, indices[0]) if indices else checkpoint.read(stored.name)
+    part = checkpoint.rows(stored.name, indices[0], 1) if indices else checkpoint.read(stored.name)
     value = as_float32(part, stored.info.dtype).reshape(-1)[position % max(part.size, 1)]
     return f"{value:g} {place}"
