@@ -56,11 +56,11 @@ def unwritten(engine: EngineRelease, drafter: Drafter, target: Target) -> Engine
     """
     from converter.forward.sides import EngineFiles
 
-    view = would_see(engine, drafter.spec.ascending, target)
+    view = would_see(engine, drafter.spec.ascending(), target)
     if view is None or view.spec is None:
         return None
     spec = view.spec
-    if spec.capture_points == drafter.spec.ascending.capture_points:
+    if spec.capture_points == drafter.spec.ascending().capture_points:
         # The blocks of fc are permuted when they are written; here they are as they were.
         spec = replace(spec, capture_points=drafter.spec.capture_points)
     names = {c: drafter.tensors[c] for c in view.received if c in drafter.tensors}

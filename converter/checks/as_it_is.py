@@ -187,7 +187,7 @@ def as_it_is(engine: EngineRelease, source: Source, drafter: Drafter, target: Ta
     """
     checkpoint, trained = source.checkpoint, drafter.spec
     derived = derived_dtype(drafter.checkpoint, drafter.tensors.get("fc.weight"))
-    folder = Lying(source.config, list(checkpoint.tensors), derived, engine.launch_options(trained.ascending))
+    folder = Lying(source.config, list(checkpoint.tensors), derived, engine.launch_options(trained.ascending()))
     seen = seen_by(engine, folder, target, trained)
     unknown = seen.unknown or ("" if target.layers is not None else NO_DEPTH)
     return AsItIs(seen, tuple(_against(seen, source, drafter)), unknown)
@@ -262,7 +262,7 @@ def _points(seen: Seen, trained: DrafterSpec, flat: Mapping[str, Any]) -> Iterat
     if seen.points is None or seen.points == trained.capture_points:
         return
     assert seen.spec is not None
-    if seen.points == trained.ascending.capture_points:
+    if seen.points == trained.ascending().capture_points:
         yield "the blocks of fc are not in layer order, in which it captures"
         return
     origin = seen.spec.origins["capture_points"]

@@ -40,7 +40,7 @@ def mends(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: E
 
 
 def _errors(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: Embedding) -> set[str]:
-    findings = examine(engine, spec.ascending, target, embedding).findings
+    findings = examine(engine, spec.ascending(), target, embedding).findings
     return {f"{f.code} {f.message}" for f in findings if f.severity == "error"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from converter.drafter.points import as_option, describe_points
+from converter.drafter.points import NAME_THEM, as_option, describe_points
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.findings import Finding, error, note, warning
@@ -14,7 +14,7 @@ from converter.rules.ids import points_of
 
 # What to type where nobody knows the points.
 UNKNOWN_POINTS = (
-    "name them as trained, e.g. --aux embed,3,31 (embed = embedding, k = output of the k-th layer)",
+    NAME_THEM,
     "or let a sample say: eagle3-validate IN --sample SAMPLE --find-wiring",
 )
 _OTHER_TARGET = "or give the target that it was trained for: --target FOLDER"
@@ -59,7 +59,7 @@ def check_points(
             found=describe_points(points),
             expected=f"0 to {target.layers}" if target.layers is not None else "0 or more",
             why="the target has no such layer",
-            fix=UNKNOWN_POINTS if assumed else (UNKNOWN_POINTS[0], *([_OTHER_TARGET] if max(beyond) > 0 else [])),
+            fix=UNKNOWN_POINTS if assumed else (NAME_THEM, *([_OTHER_TARGET] if max(beyond) > 0 else [])),
         )
     if fc is not None and fc != (spec.hidden_size, spec.num_points * spec.target_hidden_size):
         yield _fc_width(spec, fc, target)

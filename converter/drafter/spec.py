@@ -123,7 +123,6 @@ class DrafterSpec:
     def num_points(self) -> int:
         return len(self.capture_points)
 
-    @property
     def ascending(self) -> DrafterSpec:
         """The drafter with its points in layer order, as engines are told them and capture them."""
         return replace(self, capture_points=tuple(sorted(self.capture_points)))

@@ -125,7 +125,7 @@ def launch_lines(report: Report) -> list[dict[str, Any]]:
         engines, spec = plan.engines if plan.form is None else (), plan.spec
     else:
         engines = tuple(e for e in report.engines if of_engine(report, e).word == "works")
-        spec = drafter.spec.ascending
+        spec = drafter.spec.ascending()
     folder = report.opened.folder if plan is None and report.opened else Path(report.request.out or "OUT")
     lines = []
     for engine in engines:

@@ -9,6 +9,7 @@ from typing import Any
 
 from converter.checkpoint.reader import Checkpoint
 from converter.drafter.drafter import Provenance
+from converter.drafter.points import NAME_THEM
 from converter.drafter.quantised import companion_of, weight_of
 from converter.drafter.spec import NORM_FLAGS, DrafterSpec, Origin, Rope
 from converter.drafter.target import Target
@@ -405,7 +406,7 @@ def _unread_ids(
             expected=f"no ids: {dialect.title} takes the capture points {dialect.rules['ids'].get('default', '')}",
             why="somebody else wrote them, and they mean other layers by who it was; unread, wrong states are fed",
             fix=(
-                "name the layers as trained, e.g. --aux embed,3,31 (embed = embedding, k = output of the k-th layer)",
+                NAME_THEM,
                 *(
                     f"or have it read as a drafter of {title}: --dialect {name}"
                     for name, title in _whose_tensors(names).items()

@@ -16,6 +16,7 @@ from typing import Any
 
 from converter.checkpoint.header import DTYPE_NAMES
 from converter.checkpoint.reader import Checkpoint
+from converter.drafter.points import NAME_THEM
 from converter.drafter.spec import FIELDS, OPTIONAL, DrafterSpec, Origin
 from converter.findings import Finding, error
 from converter.rules.behaviours import LAUNCH, READERS, Unreadable, default_value
@@ -235,7 +236,7 @@ def _missing(
             expected="the capture points that it was trained on",
             why=why,
             fix=(
-                "name them as trained, e.g. --aux embed,3,31 (embed = embedding, k = output of the k-th layer)",
+                NAME_THEM,
                 *(() if "launch" in rule else ("or give the target: --target FOLDER",)),
                 "or let a sample say: eagle3-validate IN --sample SAMPLE --find-wiring",
             ),
