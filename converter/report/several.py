@@ -30,10 +30,10 @@ from converter.report.reading import (
     verdict,
 )
 from converter.report.text import Printer
-from converter.report.verdict import convert_command
+from converter.report.verdict import given_again
 from converter.report.words import clean, count
 from converter.rules.engine import resolve
-from converter.run import Report, Request
+from converter.run import Request
 
 SCHEMA = "eagle3-convert/reports/1"
 ENDS = {0: "in order", 1: "not in order", 3: "could not be read"}  # exit code of one -> what is said of it
@@ -163,7 +163,7 @@ def again(request: Request) -> tuple[str, ...]:
     words = ["eagle3-validate", request.source]
     for engine in request.engines:
         words += ["--engine", engine]
-    words += convert_command(Report(request), "")[3:]
+    words += given_again(request)
     flags = {
         "--prove": wish.prove,
         "--find-wiring": wish.find_wiring,
