@@ -315,8 +315,8 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
     else:  # which may decide
         report.other_meaning, report.unlike = other_meaning, reading.unlike
     findings += check_target(spec, reading.provenance, report.target)
-    findings += check_target_folder(report.request.target)
-    findings += check_tokens(spec, vocab, report.target, report.source.folder, report.request.target)
+    findings += check_target_folder(report.target)
+    findings += check_tokens(spec, vocab, report.target, report.source.folder)
     if vocab is not None:
         findings += check_stray_maps(report.source.folder, vocab, spec)
     if report.target.layers is None:

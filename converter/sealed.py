@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from converter import seal
+from converter import seal, tokenizer
+from converter.checks.target import ADAPTER
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.findings import Finding, error, warning
@@ -20,7 +21,7 @@ def known_target(given: Path | None, architecture: str, sealed: Mapping[str, Any
     """What is known of the target beside the drafter's own config: what the user says (--target, --target-arch), and of
     an output what its seal says was known before. Raises InputError as `read_target` does.
     """
-    target = read_target(given) if given is not None else Target()
+    target = read_target(given, (*tokenizer.FILES, ADAPTER)) if given is not None else Target()
     before = seal.target_of(sealed) if sealed is not None else Target()
     if architecture:
         target = replace(target, architecture=architecture)

@@ -1,8 +1,8 @@
-"""Reads what is needed of the target: its config.json, in a folder or by itself."""
+"""Reads what is needed of the target: its config.json, in a folder, by itself or on the Hub."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +24,22 @@ _TEXT_CONFIGS = ("text_config", "language_config", "llm_config")
 _EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
 
 
-def read_target(path: Path) -> Target:
+def read_target(path: Path, beside: Sequence[str] = ()) -> Target:
     """`path` is a folder with config.json, that file, or its id on the Hub.
 
-    Of a repository only that file is fetched. Raises InputError F100, F110, F113, F115, H401 to H407.
+    Of a repository only that file is fetched, and those of the names `beside` that lie beside it there. Raises
+    InputError F100, F110, F113, F115, H401 to H407.
     """
     named = hub_id(path)
     commit = ""
     if named is not None:
         name, where = named.repo, str(named)
-        file, commit, notes = _fetched(named)
+        file, commit, notes = _fetched(named, beside)
+        folder = None if named.path.endswith(".json") else file.parent
     elif path.exists():
         file = path / "config.json" if path.is_dir() else path
         name, where, notes = str(file.parent), str(file), two_meanings(str(path))
+        folder = path if path.is_dir() else None
     else:
         raise InputError(error("F100", f"the target {path} does not exist", where=str(path), fix=("check --target",)))
     config = read_object(file)
@@ -76,6 +79,7 @@ def read_target(path: Path) -> Target:
         model_type=text["model_type"] if isinstance(text.get("model_type"), str) else "",
         norm_eps=next((e for k in _EPSILONS if (e := _small(text.get(k))) is not None), None),
         where=where,
+        folder=folder,
         cache_width=_cache_width(text),
         injected=_injected(config),
         ends=token_ids(text.get("eos_token_id", config.get("eos_token_id"))),
@@ -127,13 +131,17 @@ def _rotates_embedding(applied: Any) -> bool:
     return isinstance(targets, list) and any("embed" in str(target) for target in targets)
 
 
-def _fetched(named: HubId) -> tuple[Path, str, tuple[Finding, ...]]:
+def _fetched(named: HubId, beside: Sequence[str]) -> tuple[Path, str, tuple[Finding, ...]]:
     """The config in the cache, the commit, and what is to be said of it."""
-    file = named.path if named.path.endswith(".json") else named.file(CONFIG)
-    there = cached(named, file) if named.is_commit else None  # which does not change
+    alone = named.path.endswith(".json")
+    file = named.path if alone else named.file(CONFIG)
+    wanted = frozenset(() if alone else map(named.file, beside))
+    there = cached(named, file) if named.is_commit and not wanted else None  # which does not change
     if there is not None:
         return there, named.revision, ()
     at = look_up(named, file)
+    for name in sorted(wanted.intersection(at.files or ())):
+        at.fetch(name)
     return at.fetch(file), at.commit, at.notes
 
 

@@ -17,6 +17,7 @@ from converter.findings import Finding
 
 VOCABULARY, SETTINGS, GENERATION = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
+FILES = (VOCABULARY, SETTINGS, GENERATION, *_TEMPLATES)
 
 
 @dataclass(frozen=True)

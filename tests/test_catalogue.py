@@ -299,13 +299,6 @@ def test_a_count_that_is_not_that_of_the_ids(where: str, light: Path, tmp_path: 
     assert codes(read(copied(SPECFORGE, tmp_path / "b", count(3)), light)) == ["A109"]
 
 
-def test_a_tied_head_that_is_there(light: Path, tmp_path: Path) -> None:
-    source = copied(SPECFORGE, tmp_path / "a", lambda c: c.update(tie_word_embeddings=True))
-    assert codes(read(source, light)) == ["A109", "C244"]
-    assert one(read(source, light), "C244").severity == "note"
-    assert codes(read(copied(SPECFORGE, tmp_path / "b"), light)) == ["A109"]
-
-
 QUANTISED = [
     ({"quant_method": "fp8"}, "warning"),
     ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, "warning"),
@@ -498,12 +491,6 @@ def _spec(name: str) -> Any:
     drafter = read(next(root / name for root in (DRAFTERS, PRODUCERS) if (root / name).exists()), None).drafter
     assert drafter is not None
     return drafter.spec
-
-
-def test_an_adapter_beside_the_target(light: Path, tmp_path: Path) -> None:
-    target = shutil.copytree(light, tmp_path / "target")
-    (target / "adapter_config.json").write_text("{}")
-    assert codes(read(copied("a_plain", tmp_path / "in"), target)) == ["C242"]
 
 
 def rotation(location: str, *modules: str) -> dict[str, Any]:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from converter import cli
+from converter.checkpoint.finite import scan
 from converter.checkpoint.header import read_header
+from converter.checkpoint.reader import Checkpoint, open_checkpoint
 from converter.errors import UsageError
 from converter.hub.ids import HubId, hub_id
-from converter.hub.ranges import _FIRST
+from converter.hub.ranges import _FIRST, RangedCheckpoint
 from converter.report.explain import catalogue
+from converter.target_weights import RowTable
 from tests.hub_client import Client, Done
 from tests.hub_server import Asked, Fault, Hub, Repository, deaf_server, files_of, hub_server, unused_port
 from tests.support import DRAFTERS, PRODUCERS, SAMPLE, TARGET
@@ -148,11 +154,17 @@ def test_a_drafter_is_converted_as_its_folder_is(world: World, tmp_path: Path) -
     assert_published(done.json, "report")
 
 
-def without_places(document: dict[str, Any]) -> dict[str, Any]:
-    """A report without where its files are."""
+def snapshot(world: World, name: str) -> Path:
+    """The folder of a repository's newest commit in the cache."""
+    commit = world.hub.repositories[name].refs["main"]
+    return world.home / "hub" / f"models--{name.replace('/', '--')}" / "snapshots" / commit
+
+
+def without_places(document: dict[str, Any], places: Mapping[str | Path, str]) -> dict[str, Any]:
+    """A report without where its files are: each of `places` by its word."""
     text = json.dumps({k: v for k, v in document.items() if k not in ("command", "input")})
-    for place in (str(TARGET), "org/target"):
-        text = text.replace(place, "TARGET")
+    for place, word in places.items():
+        text = text.replace(str(place), word)
     return json.loads(text)  # type: ignore[no-any-return]
 
 
@@ -165,7 +177,8 @@ def test_verdicts_are_those_of_the_folder(world: World, folder: Path) -> None:
     for document in (here, there):  # which name the input in commands to type
         for engine in document["engines"]:
             engine["verdict"].pop("command", None)
-    assert without_places(there) == without_places(here)
+    # What works as it lies is launched from where it lies: the very files that were validated.
+    assert without_places(there, {snapshot(world, name): "DRAFTER"}) == without_places(here, {folder: "DRAFTER"})
     assert there["input"]["bytes"] == here["input"]["bytes"]
 
 
@@ -252,9 +265,10 @@ def test_nothing_is_fetched_twice(world: World, tmp_path: Path) -> None:
     again = offline("validate", "org/a", "--target", "org/target")
     assert (again.code, again.stdout) == (0, done.stdout)
     assert offline("validate", "org/a@main", "--target", "org/target@main").code == 0
-    refused(offline("validate", "org/never"), "H405", "HF_HUB_OFFLINE", "hf download org/never")
+    refused(offline("validate", "org/never"), "H405", "HF_HUB_OFFLINE", "no folder org/never", "hf download org/never")
+    assert "no folder" not in offline("validate", "hf://org/never").stderr
     refused(offline("validate", "org/a@dev"), "H405")
-    refused(offline("validate", "org/a", "--target", "org/never"), "H405", "org/never")
+    refused(offline("validate", "org/a", "--target", "org/never"), "H405", "no folder org/never")
     # A cache that holds a part of a drafter, and of a target its config alone.
     world.hub.create("org/partly", files_of(A))
     world.hub.create("org/config", files_of(TARGET))
@@ -273,7 +287,7 @@ def test_nothing_is_fetched_twice(world: World, tmp_path: Path) -> None:
     commit = world.hub.repositories["org/a"].refs["main"]
     assert "H412" not in nobody("validate", f"org/a@{commit}").text
     missing = nobody("validate", "org/never")
-    refused(missing, "H406", "cannot be reached", "HF_ENDPOINT")
+    refused(missing, "H406", "cannot be reached", "no folder org/never", "HF_ENDPOINT")
     assert missing.seconds < 10  # the client's own attempts take 23
     nobody.close()
 
@@ -351,6 +365,66 @@ def test_of_a_target_only_the_tables_are_fetched(world: World, tmp_path: Path) -
     assert local["proof"] == done.json["proof"] and local["proof"]["level"] in ("anchored", "measured")
 
 
+def test_what_a_target_says_of_tokens(world: World, tmp_path: Path) -> None:
+    """With its weights by ranges, the verdict is that of the whole folder."""
+    target, drafter = shutil.copytree(TARGET, tmp_path / "target"), shutil.copytree(A, tmp_path / "in")
+    tokenizer = json.loads((TARGET / "tokenizer.json").read_text())
+    names = list(tokenizer["model"]["vocab"])
+    (drafter / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {n: i for i, n in enumerate(names[::-1])}}}))
+    tokenizer["added_tokens"].append({"id": 600, "content": "<end of an answer>"})
+    (target / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (target / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<end of an answer>"}))
+    for folder in (target, drafter):
+        (folder / "chat_template.jinja").write_text(f"{{{{ {folder.name} }}}}")
+    (target / "adapter_config.json").write_text("{}")
+    world.hub.create("org/talks", {**files_of(target), **JUNK})
+    command = ("validate", drafter, "--json", "--target")
+
+    there = world(*command, "org/talks").json
+    whole = {Path(a.path).name for a in world.hub.downloads() if not a.range}
+    assert whole == {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
+                     "chat_template.jinja", "adapter_config.json"}  # fmt: skip
+    codes = {f["code"] for f in there["findings"]}
+    assert codes >= {"C237", "C238", "C239", "C242", "V212"}
+    here = world(*command, target).json
+    for document in (here, there):
+        document["target"] = {k: v for k, v in document["target"].items() if k not in ("where", "commit")}
+    assert without_places(there, {"org/talks": "TARGET"}) == without_places(here, {target: "TARGET"})
+    commit = world.hub.repositories["org/talks"].refs["main"]
+    for given in (f"org/talks@{commit}", "hf://org/talks/config.json"):
+        told = {f["code"] for f in world(*command, given).json["findings"]}
+        assert (told >= codes) == (commit in given) and ("C237" in told) == (commit in given), given
+
+
+def test_every_way_of_reading_brings_the_tensor_first(tmp_path: Path) -> None:
+    """The target's tensors are elsewhere until one is read, and each is brought once."""
+    file = TARGET / "model.safetensors"
+    name, whole = "lm_head.weight", open_checkpoint(TARGET)
+    asked: list[tuple[str, str]] = []
+
+    def fetch(of: str, first: int, end: int, place: Path, what: str) -> None:
+        asked.append((of, what))
+        place.write_bytes(file.read_bytes()[first:end])
+
+    readings: list[Callable[[Checkpoint], Any]] = [
+        lambda c: c.read(name), lambda c: c.read(name, 3), lambda c: c.rows(name, 5, 7), lambda c: list(c.parts(name)),
+        lambda c: c.picked(name, [9, 2]), lambda c: RowTable(c, name).picked([1]),
+        lambda c: list(RowTable(c, name).blocks()),
+        lambda c: c.cut({name: [8, 504]}).read(f"{name}[8:512]"),
+        lambda c: [(s.not_finite, s.first) for s in scan(c, [name]).values()],
+    ]  # fmt: skip
+    for i, reading in enumerate(readings):
+        (folder := tmp_path / str(i)).mkdir()
+        ranged = RangedCheckpoint({file.name: (file.stat().st_size, read_header(file))}, folder, fetch)
+        for _ in range(2):
+            np.testing.assert_array_equal(np.asarray(reading(ranged)), np.asarray(reading(whole)))
+        assert asked == [(file.name, name)] * (i + 1)
+    # Only here, and where the input's bytes are moved to the output, is a tensor's file opened.
+    converter = Path(cli.__file__).parents[1]
+    opening = [p.name for p in converter.rglob("*.py") if re.search(r"(stored|tensor)\.file\.open\(", p.read_text())]
+    assert opening == ["reader.py"]
+
+
 def test_a_target_by_its_config_alone_and_one_without_safetensors(world: World) -> None:
     config = TARGET / "config.json"
     world.hub.create("org/pth", {"config.json": config, "consolidated.00.pth": b"all"})
@@ -412,7 +486,7 @@ def test_repositories_that_cannot_be_read(
     assert done.json["findings"][0]["code"] == code and not (tmp_path / "out").exists()
     if name != "hf://org/a/nothing.safetensors":
         target = world("inspect", "org/a", "--target", name, token=token)
-        refused(target, code, *(w for w in words if "folder" not in w))
+        refused(target, code, *words)
         refused(world("sample", "--target", name, "-o", tmp_path / "s", token=token), code)
     assert not token or token not in done.text + (tmp_path / "r.html").read_text()
 

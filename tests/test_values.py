@@ -1,4 +1,4 @@
-"""What the values of the weights tell: the smallest input that shows each fault, and a healthy sibling."""
+"""What the values of the weights tell, beside the one fault for each code in tests/faults, and healthy siblings."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ Edit = Callable[[Tensors], None]
 ENGINE = "vllm==0.33.0"
 BARE: dict[str, Any] = {"target": None, "target_arch": "LlamaForCausalLM"}
 LAYER = "layers.0."
-Q, K, UP, GATE, DOWN = (
+Q, K, UP, DOWN = (
     LAYER + name
-    for name in ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "mlp.up_proj.weight", "mlp.gate_proj.weight",
-                 "mlp.down_proj.weight")
-)  # fmt: skip
+    for name in ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight")
+)
 
 
 def about_values(report: Report) -> list[str]:
@@ -68,16 +67,12 @@ def first(n: int, of: str = "rows") -> tuple[slice, slice]:
 
 CASES: list[tuple[str, str, Edit, str]] = [
     # what, drafter, change, code of the only finding about values; "" for a healthy sibling
-    ("a matrix of zeros", "a_plain", change(UP, torch.zeros_like), "T115"),
     ("a norm of zeros", "a_plain", change("norm.weight", torch.zeros_like), "T115"),
     ("a bias of zeros", "j_attnbias", change(LAYER + "self_attn.o_proj.bias", torch.zeros_like), ""),
-    ("a matrix of ones", "a_plain", change(UP, torch.ones_like), "T116"),
     ("a norm of ones in bf16", "a_plain", change("norm.weight", torch.ones_like), ""),
-    ("a norm of halves", "a_plain", change("norm.weight", lambda t: torch.full_like(t, 0.5)), "T121"),
     ("an eighth of the rows zero", "a_plain", change(UP, lambda t: filled(t, first(24), 0)), "T117"),
     ("some dead neurons", "a_plain", change(UP, lambda t: filled(t, first(8), 0)), ""),
     ("a quarter of the columns zero", "a_plain", change(DOWN, lambda t: filled(t, first(48, "columns"), 0)), "T117"),
-    ("a captured state left out", "a_plain", change("fc.weight", lambda t: filled(t, first(64, "columns"), 0)), "T117"),
     ("half of the head zero", "a_plain", change("lm_head.weight", lambda t: filled(t, first(192), 0)), "T117"),
     ("tokens that no text has", "a_plain", change("embed_tokens.weight", lambda t: filled(t, first(100), 0)), ""),
     ("half of a norm zero", "a_plain", change("norm.weight", lambda t: filled(t, slice(0, 32), 0)), "T117"),
@@ -87,10 +82,8 @@ CASES: list[tuple[str, str, Edit, str]] = [
     ("columns twice", "a_plain", change(DOWN, lambda t: torch.cat([t[:, :96], t[:, :96]], 1)), "T118"),
     ("one state's columns for two", "a_plain",
      change("fc.weight", lambda t: torch.cat([t[:, :64], t[:, :64], t[:, 128:]], 1)), "T118"),
-    ("gate saved as up", "a_plain", same_as(UP, GATE), "T118"),
     ("a head of k for each group of q", "a_plain", change(K, lambda t: torch.cat([t[:16], t[:16]])), ""),
     ("two norms alike", "a_plain", same_as(LAYER + "hidden_norm.weight", LAYER + "input_layernorm.weight"), ""),
-    ("int8 numbers", "a_plain", change(UP, lambda t: (t.float() / t.abs().max() * 127).round().bfloat16()), "T122"),
     ("fp8 numbers", "a_plain",
      change(UP, lambda t: (t.float() / t.abs().max() * 448).to(torch.float8_e4m3fn).bfloat16()), "T122"),
     ("fp8 numbers with their scale", "a_plain",

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from converter.checkpoint.jsonfile import unreadable
 from converter.checkpoint.reader import Checkpoint, StoredTensor, preadinto
 
 if TYPE_CHECKING:
@@ -135,17 +134,14 @@ def _beyond(block: memoryview, dtype: str, here: Scanned, position: int) -> Scan
 def _blocks(checkpoint: Checkpoint, stored: StoredTensor, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
     """Bytes start..end-1 of a tensor, with the place where each block begins."""
     buffer = memoryview(bytearray(min(_BLOCK, end - start)))
-    try:
-        with stored.file.open("rb", buffering=0) as file:
-            while start < end:
-                block = buffer[: min(len(buffer), end - start)]
-                got = 0
-                while got < len(block):
-                    step = preadinto(file.fileno(), block[got:], stored.offset + start + got)
-                    if step == 0:
-                        raise checkpoint.changed(stored.file)
-                    got += step
-                yield start, block
-                start += len(block)
-    except OSError as problem:
-        raise unreadable(stored.file, problem) from problem
+    with checkpoint.opened(stored) as file:
+        while start < end:
+            block = buffer[: min(len(buffer), end - start)]
+            got = 0
+            while got < len(block):
+                step = preadinto(file.fileno(), block[got:], stored.offset + start + got)
+                if step == 0:
+                    raise checkpoint.changed(stored.file)
+                got += step
+            yield start, block
+            start += len(block)

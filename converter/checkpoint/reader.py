@@ -6,7 +6,9 @@ import copy
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -150,16 +152,13 @@ class Checkpoint:
         dtype = self._dtype(tensor)
         size = tensor.info.nbytes // max(shape[0], 1)
         values = np.empty((len(indexes), size // dtype.itemsize), dtype)
-        try:
-            with tensor.file.open("rb") as file:
-                for into, index in zip(values, indexes, strict=True):
-                    if not 0 <= index < shape[0]:
-                        raise IndexError(f"{name} {list(shape)} has no part {index}")
-                    file.seek(tensor.offset + index * size)
-                    if file.readinto(into) != size:
-                        raise self.changed(tensor.file)
-        except OSError as problem:
-            raise unreadable(tensor.file, problem) from problem
+        with self.opened(tensor) as file:
+            for into, index in zip(values, indexes, strict=True):
+                if not 0 <= index < shape[0]:
+                    raise IndexError(f"{name} {list(shape)} has no part {index}")
+                file.seek(tensor.offset + index * size)
+                if file.readinto(into) != size:
+                    raise self.changed(tensor.file)
         return values.reshape(len(indexes), *shape[1:])
 
     def rows(self, name: str, start: int, count: int) -> NDArray[np.generic]:
@@ -192,16 +191,24 @@ class Checkpoint:
         for start in range(0, shape[0], count):
             yield self.rows(name, start, count)
 
+    @contextmanager
+    def opened(self, tensor: StoredTensor) -> Iterator[BufferedReader]:
+        """The file that holds `tensor`, open. All values are read through this, so that a checkpoint whose bytes are
+        elsewhere has one place to bring them here. Raises InputError F100 where the file cannot be read.
+        """
+        try:
+            with tensor.file.open("rb") as file:
+                yield file
+        except OSError as problem:
+            raise unreadable(tensor.file, problem) from problem
+
     def _span(self, tensor: StoredTensor, start: int, size: int) -> NDArray[np.generic]:
         import numpy as np
 
         dtype = self._dtype(tensor)
-        try:
-            with tensor.file.open("rb") as file:
-                file.seek(tensor.offset + start)
-                data = file.read(size)
-        except OSError as problem:
-            raise unreadable(tensor.file, problem) from problem
+        with self.opened(tensor) as file:
+            file.seek(tensor.offset + start)
+            data = file.read(size)
         if len(data) != size:
             raise self.changed(tensor.file)
         return np.frombuffer(data, dtype=dtype)

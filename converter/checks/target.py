@@ -102,14 +102,14 @@ def _another_model(trained_for: str, target: str) -> bool:
 ADAPTER = "adapter_config.json"
 
 
-def check_target_folder(folder: Path | None) -> Iterator[Finding]:
+def check_target_folder(target: Target) -> Iterator[Finding]:
     """C242 where an adapter lies beside the target's weights."""
-    if folder is None or not (folder / ADAPTER).is_file():
+    if target.folder is None or not (target.folder / ADAPTER).is_file():
         return
     yield warning(
         "C242",
         f"an adapter (LoRA) lies beside the target: {ADAPTER}",
-        where=str(folder / ADAPTER),
+        where=str(Path(target.name) / ADAPTER),
         why="with the adapter the target has other states and answers than without, and a drafter fits the one that it "
         "was trained for",
         fix=("merge it and give the merged model, or take the adapter out of the folder if it is not served",),

@@ -15,21 +15,21 @@ _SHOWN = 3  # tokens named in a finding
 
 
 def check_tokens(
-    spec: DrafterSpec, vocab: VocabularyMap | None, target: Target, drafter_folder: Path, target_folder: Path | None
+    spec: DrafterSpec, vocab: VocabularyMap | None, target: Target, drafter_folder: Path
 ) -> Iterator[Finding]:
     """C237 another tokenizer, C238 another chat template, C239 ids past the vocabulary, C240 a file that cannot be
     read, V212 no end in the draft vocabulary. Without a folder of the target's, nothing.
     """
-    if target_folder is None or not target_folder.is_dir():
+    if target.folder is None:
         return
-    theirs = read_tokenizer(target_folder)
+    theirs = read_tokenizer(target.folder)
     # A folder that holds drafter and target has one tokenizer.
-    ours = theirs if drafter_folder.resolve() == target_folder.resolve() else read_tokenizer(drafter_folder)
+    ours = theirs if drafter_folder.resolve() == target.folder.resolve() else read_tokenizer(drafter_folder)
     for finding in dict.fromkeys((*ours.unread, *theirs.unread)):
         yield warning("C240", f"the tokens were not compared: {finding.message}", where=finding.where, why=finding.why)
     yield from _other_ids(ours, theirs)
     yield from _other_template(ours, theirs)
-    yield from _past_the_end(theirs, spec, target_folder)
+    yield from _past_the_end(theirs, spec, target)
     if vocab is not None and spec.reduced_vocabulary:
         yield from _no_end(theirs, vocab, target)
 
@@ -61,14 +61,14 @@ def _other_template(ours: Tokenizer, theirs: Tokenizer) -> Iterator[Finding]:
         )
 
 
-def _past_the_end(theirs: Tokenizer, spec: DrafterSpec, folder: Path) -> Iterator[Finding]:
+def _past_the_end(theirs: Tokenizer, spec: DrafterSpec, target: Target) -> Iterator[Finding]:
     past = sorted(i for i in theirs.tokens if i >= spec.vocab_size)
     if past:
         shown = ", ".join(f"{i} {theirs.tokens[i]!r}" for i in past[:_SHOWN])
         yield note(
             "C239",
             f"the target's tokenizer has {len(past):,} ids past the vocabulary of {spec.vocab_size:,}",
-            where=str(folder / VOCABULARY),
+            where=str(Path(target.name) / VOCABULARY),
             found=shown[:200],
             expected=f"ids below {spec.vocab_size:,}; fewer tokens than rows is usual, tables are padded",
             why="target and drafter have no row for them: either they never occur, or the vocabulary was cut",

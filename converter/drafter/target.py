@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from converter.drafter.spec import Rope
 from converter.findings import Finding
@@ -20,6 +21,7 @@ class Target:
     model_type    of its text model, as transformers names it
     norm_eps      epsilon of its norms
     where         what these facts were read from
+    folder        holds its config and what was had of the files beside it; None where only a config was given
     cache_width   values that its attention caches for a token in one layer: keys and values of all heads, or one latent
     injected      how many of its first layers have image features added to their output
     ends          ids at which its config has an answer end
@@ -38,6 +40,7 @@ class Target:
     model_type: str = ""
     norm_eps: float | None = None
     where: str = ""
+    folder: Path | None = None
     cache_width: int | None = None
     injected: int = 0
     ends: tuple[int, ...] = ()

@@ -7,7 +7,7 @@ parsed here because older releases, which serving environments pin, have no pars
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -28,11 +28,14 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class HubId:
-    """revision: branch, tag or commit, "" for the default branch; path: a folder or file in it, "" its top."""
+    """revision: branch, tag or commit, "" for the default branch; path: a folder or file in it, "" its top; short: the
+    user's spelling could be that of a path.
+    """
 
     repo: str
     revision: str = ""
     path: str = ""
+    short: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         if not self.path:
@@ -51,11 +54,11 @@ class HubId:
         return _COMMIT.fullmatch(self.revision) is not None
 
     def at(self, commit: str) -> HubId:
-        return replace(self, revision=commit)
+        return replace(self, revision=commit, short=False)
 
     def inside(self, path: str) -> HubId:
         """What lies in the folder that is named."""
-        return replace(self, path=self.file(path))
+        return replace(self, path=self.file(path), short=False)
 
     def file(self, name: str) -> str:
         """A file of the folder that is named, as the repository has it."""
@@ -86,7 +89,7 @@ def hub_id(given: str | Path) -> HubId | None:
     match = _SHORT.fullmatch(text)
     if match is None or Path(text).exists() or _FILE.search(text):
         return None
-    return HubId(match["repo"], match["revision"] or "")
+    return HubId(match["repo"], match["revision"] or "", short=True)
 
 
 def also_an_id(given: str) -> HubId | None:

@@ -12,9 +12,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from converter.checkpoint.header import MAX_HEADER, Header, parse_file
 from converter.checkpoint.jsonfile import read_object
@@ -22,10 +22,6 @@ from converter.checkpoint.reader import INDEX, SINGLE, Checkpoint, StoredTensor,
 from converter.hub.ids import HubId
 from converter.hub.refusals import NoRanges, explained, not_cached
 from converter.hub.snapshot import CONFIG, LIBRARY, Snapshot, cached, look_up, persistently
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _FIRST = 128 << 10  # bytes that hold the header of most files
 _AT_ONCE = 8  # headers
@@ -45,23 +41,26 @@ class RangedCheckpoint(Checkpoint):
         super().__init__([], sharded=len(headers) > 1)
         self._size = sum(size for size, _ in headers.values())
         self._fetch = fetch
-        self._from: dict[str, tuple[str, int]] = {}
+        self._from: dict[str, tuple[str, int, int]] = {}
         for file, (_, header) in headers.items():
             self.metadata[file] = header.metadata
             for name, info in sorted(header.tensors.items(), key=lambda item: item[1].start):
                 kept = folder / hashlib.sha256(name.encode()).hexdigest()[:32]  # a name of one's own: theirs may be any
                 self.tensors[name] = StoredTensor(name, kept, 0, info)
-                self._from[name] = file, header.data_start + info.start
+                self._from[name] = file, header.data_start + info.start, header.data_start + info.end
 
     @property
     def nbytes(self) -> int:
         return self._size
 
-    def _span(self, tensor: StoredTensor, start: int, size: int) -> NDArray[np.generic]:
-        if size and not tensor.file.exists():
-            file, first = self._from[tensor.name]
-            self._fetch(file, first, first + tensor.info.nbytes, tensor.file, tensor.name)
-        return super()._span(tensor, start, size)
+    @contextmanager
+    def opened(self, tensor: StoredTensor) -> Iterator[BufferedReader]:
+        if not tensor.file.exists():
+            whole = tensor.whole or tensor.name
+            of, first, end = self._from[whole]
+            self._fetch(of, first, end, tensor.file, whole)
+        with super().opened(tensor) as file:
+            yield file
 
 
 def open_weights(named: HubId) -> Checkpoint | None:

@@ -101,8 +101,7 @@ def refusal(named: HubId, problem: BaseException, file: str = "") -> InputError 
         why = "it is private, and your token may not read it" if _logged_in() else "it is private"
         fix = ("check the name", *(() if _logged_in() else (f"if it is private: {_LOGIN}",)))
         return _refused(named, "H401", f"there is no such repository, or {why}: {named.repo}", file,
-                        found="" if _is_uri(named) else f"no folder {named} on this machine, so it is taken for an id "
-                        "on the Hub", fix=fix)  # fmt: skip
+                        found=_no_folder(named), fix=fix)  # fmt: skip
     if isinstance(problem, RevisionNotFoundError):
         return _refused(
             named, "H403", f"{named.repo} has no revision {named.revision}", file,
@@ -122,7 +121,7 @@ def refusal(named: HubId, problem: BaseException, file: str = "") -> InputError 
     proxied = any(os.environ.get(k) or os.environ.get(k.lower()) for k in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"))
     return _refused(
         named, "H406", f"{file + ' of ' if file else ''}{named.repo}: {endpoint()} {state}", file,
-        found=_words(problem),
+        found="; ".join(filter(None, (_words(problem), _no_folder(named)))),
         fix=(f"check the network{', HTTPS_PROXY' if proxied else ''}{' and HF_ENDPOINT' if _mirror() else ''}",
              f"or: hf download {named.repo}    where there is a network, and give the folder"),
     )  # fmt: skip
@@ -136,9 +135,9 @@ def not_cached(named: HubId, file: str = "") -> InputError:
     later = f"or: hf download {named.repo}    where there is a network, and give the folder"
     if constants.HF_HUB_OFFLINE:
         message = f"{what}: not in the cache, and HF_HUB_OFFLINE is set"
-        return _refused(named, "H405", message, file, fix=("unset HF_HUB_OFFLINE", later))
+        return _refused(named, "H405", message, file, found=_no_folder(named), fix=("unset HF_HUB_OFFLINE", later))
     message = f"{what}: not in the cache, and {endpoint()} cannot be reached"
-    return _refused(named, "H406", message, file, fix=("check the network", later))
+    return _refused(named, "H406", message, file, found=_no_folder(named), fix=("check the network", later))
 
 
 def no_hub(named: HubId) -> InputError:
@@ -181,8 +180,9 @@ def _mirror() -> bool:
     return bool(os.environ.get("HF_ENDPOINT"))
 
 
-def _is_uri(named: HubId) -> bool:
-    return bool(named.path)
+def _no_folder(named: HubId) -> str:
+    """What is to be said beside the Hub's answer where a path was perhaps mistyped."""
+    return f"no folder {named} on this machine, so it is taken for an id on the Hub" if named.short else ""
 
 
 def _words(problem: BaseException) -> str:

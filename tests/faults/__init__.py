@@ -14,6 +14,6 @@ says `"target": TARGET`, which costs 0.15 s), no sample, SGLang 0.5.23. A row wi
 
     python -m pytest tests/test_fault_matrix.py -k T103
 
-A code that no change of a file can show (the network, a running target) goes into `ELSEWHERE`, with the test that shows
-it.
+A code that no change of a file can show (the network, a running target, a writer's own mistake) goes into `ELSEWHERE`,
+with the test that shows it.
 """

@@ -56,6 +56,12 @@ def cut(file: str, part: float = 0.5) -> Change:
     return change
 
 
+def vocabulary(*ids: int) -> Change:
+    """A tokenizer.json of tokens "0", "1", "2", ... that have these ids."""
+    document = {"model": {"vocab": {str(k): i for k, i in enumerate(ids)}}}
+    return holding("tokenizer.json", json.dumps(document).encode())
+
+
 def copied(file: str, to: str) -> Change:
     return lambda folder: shutil.copy(folder / file, folder / to) and None
 
@@ -84,14 +90,14 @@ def pickled(extra: dict[str, Any]) -> Change:
     return change
 
 
-# --- config.json ----------------------------------------------------------------------------------------------
+# --- config.json and other JSON -------------------------------------------------------------------------------
 
 
-def config(values: dict[str, Any]) -> Change:
-    """Set keys, named with dots; None takes a key out."""
+def config(values: dict[str, Any], file: str = "config.json") -> Change:
+    """Set keys of a file of JSON, named with dots; None takes a key out."""
 
     def change(folder: Path) -> None:
-        document = json.loads((folder / "config.json").read_text())
+        document = json.loads((folder / file).read_text())
         for key, value in values.items():
             *parents, last = key.split(".")
             place = document
@@ -101,7 +107,7 @@ def config(values: dict[str, Any]) -> Change:
                 place.pop(last, None)
             else:
                 place[last] = value
-        (folder / "config.json").write_text(json.dumps(document))
+        (folder / file).write_text(json.dumps(document))
 
     return change
 

@@ -2,7 +2,7 @@
 
 Each change is one that people, scripts and disks make. `shows` says what can tell it:
 
-files     names, shapes, dtypes, the vocabulary map, numbers of the config that contradict each other
+files     names, shapes, dtypes, the vocabulary map, numbers of the config that contradict each other, weights of zeros
 sample    the files are in order, and a sample contradicts them
 nothing   weights have other values, or a number of the config that nothing else bears out is another: no file, sample
           or engine knows what training left. The drafter is a worse one, and only the accuracy that its trainer logged,
@@ -260,6 +260,9 @@ MUTATIONS = [
     Mutation("no ids", "files", _ids(lambda ids, seed: [])),
     Mutation("ids at top level and nested", "files", _config(
         lambda document, seed: document.update({IDS: [1, 2, 4], "eagle_config": {IDS: [0, 3, 4]}}))),
+    Mutation("fc zero", "files", _one(lambda t, seed: torch.zeros_like(t), "fc.weight")),
+    Mutation("the final norm zero", "files", _one(lambda t, seed: torch.zeros_like(t), "norm.weight")),
+    Mutation("a matrix zero", "files", _one(lambda t, seed: torch.zeros_like(t), *MATRICES)),
     Mutation("an id moved", "sample", _ids(_moved)),
     Mutation("ids in another order", "sample", _ids(lambda ids, seed: ids[1:] + ids[:1])),
     Mutation("norm_before_residual flipped", "sample", _key("norm_before_residual", lambda v: not v)),
@@ -270,10 +273,7 @@ MUTATIONS = [
     Mutation("rows of q and k interleaved", "sample", _weights(_interleaved)),
     Mutation("head rows permuted", "sample", _one(_rows, "lm_head.weight")),
     Mutation("an embedding of other rows", "sample", _one(_rows, "embed_tokens.weight")),
-    Mutation("fc zero", "sample", _one(lambda t, seed: torch.zeros_like(t), "fc.weight")),
-    Mutation("the final norm zero", "sample", _one(lambda t, seed: torch.zeros_like(t), "norm.weight")),
     Mutation("rows of a matrix permuted", "nothing", _one(_rows, *MATRICES)),
-    Mutation("a matrix zero", "nothing", _one(lambda t, seed: torch.zeros_like(t), *MATRICES)),
     Mutation("a norm doubled", "nothing", _one(lambda t, seed: t * 2, *NORMS)),
     Mutation("another eps", "nothing", _key("rms_norm_eps", lambda v: 0.1)),
     Mutation("rope stretched", "nothing", _rope(rope_type="linear", factor=4.0)),
