@@ -8,7 +8,8 @@ from itertools import chain
 
 from converter.baseline import Baseline, Held, Scope, drafter_name, hold
 from converter.findings import counts, stops
-from converter.pipeline import Report, Request, validate
+from converter.pipeline import validate
+from converter.run import Report, Request
 
 
 def validate_against(baseline: Baseline | None, request: Request, told: Callable[[str], None]) -> Report:

@@ -7,7 +7,7 @@ The code is a letter and three digits and never changes its meaning; the general
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -57,6 +57,14 @@ class Finding:
             "allowed": self.allowed,
             "accepted": self.accepted,
         }
+
+
+_NAMED = 4
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first of several tensors, for `where`: `a, b, c, d, ...`."""
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
 
 
 def error(code: str, message: str, **rest: Any) -> Finding:

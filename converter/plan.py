@@ -219,6 +219,7 @@ def _map_refused(engine: EngineRelease, drafter: Drafter) -> list[Finding]:
             f"{engine} takes no map over the full vocabulary, and this drafter's is not the identity",
             where="d2t",
             why="it stops while loading, or passes the map over, and the drafter would name other tokens",
+            fix=("put the head's rows in the order of the target's ids, and save the checkpoint without d2t",),
         )
     ]
 

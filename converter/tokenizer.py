@@ -37,11 +37,6 @@ class Tokenizer:
     ends: tuple[int, ...]
     unread: tuple[Finding, ...]
 
-    @property
-    def size(self) -> int:
-        """One more than the highest id; 0 where no ids are known."""
-        return max(self.tokens, default=-1) + 1
-
 
 def read_tokenizer(folder: Path) -> Tokenizer:
     """What the files in `folder` say; of a file that is missing or damaged, nothing."""

@@ -19,7 +19,7 @@ import pytest
 
 from converter import cli
 from converter.pipeline import Report, Request, convert, validate
-from converter.proving import Wish
+from converter.run import Wish
 
 ROOT = Path(__file__).parent.parent
 DATA = Path(__file__).parent / "data"

@@ -40,7 +40,7 @@ def store(ids: np.ndarray, form: Form) -> np.ndarray:
 @given(maps(), st.sampled_from(FORMS), st.sampled_from(["<i4", "<i8"]))
 def test_with_t2d_the_stored_form_is_found(drawn: tuple[np.ndarray, int], form: Form, dtype: str) -> None:
     ids, vocab = drawn
-    assume(store(ids, form).any())  # all zeros is V203
+    assume(store(ids, "offsets").any())  # the first ids in order are V203, in either form
     found, findings = decide(store(ids, form).astype(dtype), mark(ids, vocab), vocab, len(ids), "offsets")
     if np.array_equal(store(ids, "offsets"), ids):
         return

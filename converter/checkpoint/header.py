@@ -98,7 +98,8 @@ def parse_header(text: bytes, data_size: int, data_start: int, where: str) -> He
 
     def bad(what: str, code: str = "F104", *, expected: str = "", **rest: Any) -> InputError:
         message = f"damaged safetensors header: {shortened(what)}"
-        return InputError(error(code, message, where=where, expected=shortened(expected), **rest))
+        told = {"fix": ("save the checkpoint again with safetensors, or download the file again",)} | rest
+        return InputError(error(code, message, where=where, expected=shortened(expected), **told))
 
     try:
         document = parse(text)

@@ -39,7 +39,14 @@ def unreadable(path: Path, problem: OSError) -> InputError:
 
 
 def _not_json(path: Path, what: str) -> InputError:
-    return InputError(error("F110", f"cannot make sense of {path.name}: {shortened(what)}", where=str(path)))
+    return InputError(
+        error(
+            "F110",
+            f"cannot make sense of {path.name}: {shortened(what)}",
+            where=str(path),
+            fix=("correct it there, or put back the file that was saved with the checkpoint",),
+        )
+    )
 
 
 def parse(text: bytes) -> Any:

@@ -72,7 +72,7 @@ def open_pickles(files: list[Path]) -> Checkpoint:
     folder = tempfile.mkdtemp(prefix="eagle3-pickle-")
     try:
         path = Path(folder) / "model.safetensors"
-        _write(path, tensors)
+        _write(path, tensors, ", ".join(file.name for file in files))
         checkpoint = Checkpoint([path], sharded=False)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -161,7 +161,7 @@ def _any_tensor(document: Mapping[Any, Any]) -> bool:
     return any(isinstance(v, torch.Tensor) for v in document.values())
 
 
-def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def _write(path: Path, tensors: Mapping[str, Tensor], source: str) -> None:
     import torch
 
     dtypes = {
@@ -174,14 +174,16 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     for name, value in tensors.items():
         if value.dtype not in dtypes or value.layout is not torch.strided or value.device.type != "cpu":
             kind = f"{value.dtype} {value.layout} on {value.device}"
-            raise InputError(error("F105", f"{name!r:.80} cannot be read: it is {kind}", where=str(path.name)))
+            fix = ("save it as a dense tensor on the CPU, in a dtype that safetensors has",)
+            raise InputError(error("F105", f"{name!r:.80} cannot be read: it is {kind}", where=source, fix=fix))
         size = value.numel() * value.element_size()
         infos[name] = TensorInfo(dtypes[value.dtype], tuple(value.shape), cursor, cursor + size)
         cursor += size
     try:
         header = build_header(infos, {"format": "pt"})
     except UnicodeEncodeError as problem:
-        raise InputError(error("F104", "a tensor's name is no text", where=str(path.name))) from problem
+        fix = ("save the tensors again under names that are text",)
+        raise InputError(error("F104", "a tensor's name is no text", where=source, fix=fix)) from problem
     with path.open("xb") as out:
         out.write(header)
         for value in tensors.values():

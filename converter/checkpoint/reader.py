@@ -135,19 +135,13 @@ class Checkpoint:
         """Bytes of all files, headers included."""
         return sum(stamp.size for stamp in self._stamps.values())
 
-    def read(self, name: str, index: int | None = None) -> NDArray[np.generic]:
-        """The values of tensor `name`, or of its part `index` along the first axis (bf16 and fp8 as their bits).
+    def read(self, name: str) -> NDArray[np.generic]:
+        """The values of tensor `name` (bf16 and fp8 as their bits).
 
         Raises InputError: F100 unreadable, F105 a dtype narrower than a byte, F109 the file has become shorter.
         """
         tensor = self.tensors[name]
-        shape = tensor.info.shape
-        if index is None:
-            return self._span(tensor, 0, tensor.info.nbytes).reshape(shape)
-        if not (shape and 0 <= index < shape[0]):
-            raise IndexError(f"{name} {list(shape)} has no part {index}")
-        size = tensor.info.nbytes // shape[0]
-        return self._span(tensor, index * size, size).reshape(shape[1:])
+        return self._span(tensor, 0, tensor.info.nbytes).reshape(tensor.info.shape)
 
     def picked(self, name: str, indexes: Sequence[int]) -> NDArray[np.generic]:
         """Parts of tensor `name` along the first axis, [len(indexes), ...], with one opening; raises as `read` does."""
@@ -225,8 +219,15 @@ class Checkpoint:
 
         dtype = NUMPY_DTYPES.get(tensor.info.dtype)
         if dtype is None:
-            where = tensor.file.name
-            raise InputError(error("F105", f"{tensor.name} has the packed dtype {tensor.info.dtype}", where=where))
+            raise InputError(
+                error(
+                    "F105",
+                    f"{tensor.name} has the packed dtype {tensor.info.dtype}",
+                    where=tensor.file.name,
+                    why="its values must be read, and here only those that fill whole bytes are",
+                    fix=("convert the drafter as it was before it was quantised, and quantise it then",),
+                )
+            )
         return np.dtype(dtype)
 
     def assert_unchanged(self) -> None:

@@ -10,15 +10,14 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
-from converter.checkpoint.header import DTYPE_NAMES
-from converter.checkpoint.reader import INDEX, SINGLE, Checkpoint
+from converter.checkpoint.reader import INDEX, SINGLE
 from converter.checks.engine import shown_value
 from converter.drafter.drafter import Drafter
 from converter.drafter.points import describe_points
 from converter.drafter.spec import OPTIONAL, DrafterSpec, differences
 from converter.drafter.target import Target
 from converter.rules.engine import EngineRelease, EngineView, nested
-from converter.rules.fields import lookup
+from converter.rules.fields import derived_dtype, lookup
 from converter.source import Source
 
 NO_DEPTH = "the target's number of layers is not known (--target)"
@@ -71,13 +70,6 @@ class Seen:
     embedding: str = ""
     head: str = ""
     received: Mapping[str, str] | None = None
-
-
-def derived_dtype(checkpoint: Checkpoint, name: str | None) -> dict[str, tuple[Any, str]]:
-    """The dtype of a tensor as a field of the spec, for configs that do not state one."""
-    stored = checkpoint.tensors.get(name or "")
-    known = stored is not None and stored.info.dtype in DTYPE_NAMES
-    return {"dtype": (DTYPE_NAMES[stored.info.dtype], stored.name)} if known and stored is not None else {}
 
 
 def seen_by(
@@ -195,15 +187,10 @@ def as_it_is(engine: EngineRelease, source: Source, drafter: Drafter, target: Ta
     """
     checkpoint, trained = source.checkpoint, drafter.spec
     derived = derived_dtype(drafter.checkpoint, drafter.tensors.get("fc.weight"))
-    folder = Lying(source.config, list(checkpoint.tensors), derived, engine.launch_options(_ascending(trained)))
+    folder = Lying(source.config, list(checkpoint.tensors), derived, engine.launch_options(trained.ascending()))
     seen = seen_by(engine, folder, target, trained)
     unknown = seen.unknown or ("" if target.layers is not None else NO_DEPTH)
     return AsItIs(seen, tuple(_against(seen, source, drafter)), unknown)
-
-
-def _ascending(spec: DrafterSpec) -> DrafterSpec:
-    """As engines are told the points."""
-    return replace(spec, capture_points=tuple(sorted(spec.capture_points)))
 
 
 def _against(seen: Seen, source: Source, drafter: Drafter) -> Iterator[str]:
@@ -275,7 +262,7 @@ def _points(seen: Seen, trained: DrafterSpec, flat: Mapping[str, Any]) -> Iterat
     if seen.points is None or seen.points == trained.capture_points:
         return
     assert seen.spec is not None
-    if seen.points == tuple(sorted(trained.capture_points)):
+    if seen.points == trained.ascending().capture_points:
         yield "the blocks of fc are not in layer order, in which it captures"
         return
     origin = seen.spec.origins["capture_points"]
@@ -357,4 +344,4 @@ def _files(source: Source) -> Iterator[str]:
         yield f"{others[0]} lies beside the weights; whether it loads that as well was not looked at"
 
 
-__all__ = ["AsItIs", "Lying", "Seen", "as_it_is", "derived_dtype", "seen_by"]
+__all__ = ["AsItIs", "Lying", "Seen", "as_it_is", "seen_by"]

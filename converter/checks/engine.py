@@ -13,7 +13,7 @@ from converter.drafter.layout import Expected, expected_tensors
 from converter.drafter.points import describe_point, describe_points
 from converter.drafter.spec import DrafterSpec, Latent, Origin, differences
 from converter.drafter.target import Target
-from converter.findings import Finding, error, warning
+from converter.findings import Finding, error, some_of, warning
 from converter.rules.engine import (
     STANDINGS,
     ConfigEntry,
@@ -53,6 +53,15 @@ CODES: Mapping[str, str] = {
     "latent": "K141",
     "latent.compressed_q": "K144",
     "equal_widths": "K143",
+}
+# Attribute that follows from a field -> that field, which says where the value came from.
+_FROM: Mapping[str, str] = {
+    "num_points": "capture_points",
+    "takes_embedding": "capture_points",
+    "fc_is_square": "capture_points",
+    "equal_widths": "target_hidden_size",
+    "reduced_vocabulary": "draft_vocab_size",
+    "mixed_windows": "layer_windows",
 }
 OTHER = "K190"
 NEEDS_FLAGS = "K127"
@@ -187,7 +196,7 @@ def compare(
             error(
                 OTHER,
                 f"{engine} would leave {len(lost)} tensor{'s' if len(lost) > 1 else ''} of the drafter unloaded",
-                where=", ".join(lost[:4]) + (", ..." if len(lost) > 4 else ""),
+                where=some_of(lost),
             )
         )
     return findings
@@ -305,7 +314,7 @@ def _limit(engine: EngineRelease, spec: DrafterSpec, attribute: str) -> Finding:
     return error(
         CODES.get(attribute, OTHER),
         f"{attribute} is {shown_value(value)}; {engine} takes {allowed[kind](limit[kind])}",
-        where=_origin(spec.origins.get(attribute.split(".")[0])),
+        where=_origin(spec.origins.get(_FROM.get(attribute, attribute.partition(".")[0]))),
         found=shown_value(value),
         expected=allowed[kind](limit[kind]),
         why=limit["otherwise"],

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from converter.checkpoint.reader import Checkpoint
 from converter.checks.fresh import start_of
-from converter.checks.sampling import sample
+from converter.checks.sampling import sample, spread
 from converter.target_weights import RowTable
-from converter.transforms import as_float32
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,7 +73,6 @@ def elsewhere(checkpoint: Checkpoint, name: str, ids: NDArray[np.integer] | None
 
 def nearby(checkpoint: Checkpoint, name: str, ids: NDArray[np.integer] | None, table: RowTable) -> Elsewhere | None:
     """As `elsewhere`, reading only the rows some ids away and, where there is a map, those that no map would name."""
-
     picked, rows = _picked(checkpoint, name, _FEW)
     own = picked if ids is None else ids[picked]
     for other, shift, words in _candidates(picked, own, mapped=ids is not None):
@@ -100,13 +98,9 @@ def _candidates(
 
 def _picked(checkpoint: Checkpoint, name: str, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Indices of rows spread over the tensor, without those that are zero, and the rows at length 1."""
-    import numpy as np
-
-    info = checkpoint.tensors[name].info
-    spread = np.unique(np.linspace(0, info.shape[0] - 1, min(count, info.shape[0])).astype(np.int64))
-    rows = as_float32(checkpoint.picked(name, spread.tolist()), info.dtype)
+    picked, rows = spread(checkpoint, name, count)
     there = rows.any(axis=1)
-    return spread[there], _units(rows[there])
+    return picked[there], _units(rows[there])
 
 
 def _units(rows: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from converter.checks.engine import examine, span
 from converter.drafter.drafter import Drafter, Embedding
@@ -41,8 +40,7 @@ def mends(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: E
 
 
 def _errors(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: Embedding) -> set[str]:
-    ascending = tuple(sorted(spec.capture_points))
-    findings = examine(engine, replace(spec, capture_points=ascending), target, embedding).findings
+    findings = examine(engine, spec.ascending(), target, embedding).findings
     return {f"{f.code} {f.message}" for f in findings if f.severity == "error"}
 
 

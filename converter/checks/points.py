@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from converter.drafter.points import as_option, describe_points
+from converter.drafter.points import NAME_THEM, as_option, describe_points
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
-from converter.findings import Finding, error, warning
+from converter.findings import Finding, error, note, warning
+from converter.rules.behaviours import POINTS
+from converter.rules.dialect import Dialect, DialectReading
+from converter.rules.ids import points_of
 
 # What to type where nobody knows the points.
 UNKNOWN_POINTS = (
-    "name them as trained, e.g. --aux embed,3,31 (embed = embedding, k = output of the k-th layer)",
+    NAME_THEM,
     "or let a sample say: eagle3-validate IN --sample SAMPLE --find-wiring",
 )
+_OTHER_TARGET = "or give the target that it was trained for: --target FOLDER"
 
 
 def check_points(
@@ -40,7 +44,7 @@ def check_points(
             found=describe_points(points),
             expected="distinct points",
             why="engines capture each layer once, so fc would get too few states",
-            fix=UNKNOWN_POINTS if assumed else (),
+            fix=UNKNOWN_POINTS,
         )
     beyond = [p for p in points if p < 0 or (target.layers is not None and p > target.layers)]
     if beyond:
@@ -55,7 +59,7 @@ def check_points(
             found=describe_points(points),
             expected=f"0 to {target.layers}" if target.layers is not None else "0 or more",
             why="the target has no such layer",
-            fix=UNKNOWN_POINTS if assumed else (),
+            fix=UNKNOWN_POINTS if assumed else (NAME_THEM, *([_OTHER_TARGET] if max(beyond) > 0 else [])),
         )
     if fc is not None and fc != (spec.hidden_size, spec.num_points * spec.target_hidden_size):
         yield _fc_width(spec, fc, target)
@@ -78,20 +82,14 @@ def check_points(
         )
 
 
-def check_meaning(
-    spec: DrafterSpec,
-    ids: tuple[int, ...],
-    other: tuple[int, ...] | None,
-    why: str,
-    usual: tuple[int, ...] | None,
-    layers: int | None,
-) -> Iterator[Finding]:
-    """A109 where the ids in the config may mean other points than were read, A112 where -1 is among them.
-
-    other   the points under the other meaning; why: who writes ids with it
-    usual   the points that trainers take where nobody says otherwise, None where the target is unknown
-    """
-    points = spec.capture_points
+def check_meaning(dialect: Dialect, reading: DialectReading, spec: DrafterSpec, target: Target) -> Iterator[Finding]:
+    """A109 where the ids in the config may mean other points than were read, A112 where -1 is among them."""
+    if reading.other_meaning is None or reading.stated_ids is None:
+        return
+    rule, why = reading.other_meaning
+    ids, layers, points = reading.stated_ids, target.layers, spec.capture_points
+    other, default = points_of(rule, ids, layers), dialect.rules["ids"].get("default")
+    usual = POINTS[default](layers) if default is not None and layers is not None else None
     if -1 in ids and 0 in points and spec.origins["capture_points"].how == "stated":
         yield _before_the_first(spec)
     if other is None or other == points or spec.origins["capture_points"].how != "stated":
@@ -168,4 +166,14 @@ def _fc_width(spec: DrafterSpec, fc: tuple[int, ...], target: Target) -> Finding
         expected=f"{wanted} = [hidden {spec.hidden_size}, {points}]",
         why="engines put one target state per capture point side by side before fc",
         fix=(fix,),
+    )
+
+
+def depth_unknown(spec: DrafterSpec) -> Finding:
+    """A108: what depends on the number of the target's layers cannot be checked."""
+    return note(
+        "A108",
+        f"whether the target has {describe_points(spec.capture_points)} is not known, nor which layer is its last",
+        why="engines leave a state out, or stop, where a point is the target's last layer or lies beyond it",
+        fix=("to have it checked: --target FOLDER, its config.json, or org/name on the Hub",),
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from converter.checkpoint.finite import Scanned, scan
 from converter.checkpoint.header import FLOATS
 from converter.checkpoint.reader import Checkpoint, StoredTensor
-from converter.findings import Finding, error, warning
+from converter.findings import Finding, error, some_of, warning
 from converter.transforms import as_float32
 
 _LOST_SHARE = 0.01  # of a tensor's values: of weights near 0.01, fp16 rounds some millionths to zero
@@ -75,7 +75,7 @@ def _underflow(small: Mapping[str, float]) -> Finding:
     return warning(
         "N111",
         f"a part of {worst if len(small) == 1 else f'{len(small)} tensors'} becomes zero in float16",
-        where=", ".join(list(small)[:4]) + (", ..." if len(small) > 4 else ""),
+        where=some_of(list(small)),
         found=f"{small[worst]:.0%} of the values of {worst}",
         expected="magnitudes above 3e-8, half of the smallest that float16 has",
         why="the weights are so small that a part of what was trained is left out",
@@ -93,6 +93,6 @@ def _value(checkpoint: Checkpoint, stored: StoredTensor, position: int) -> str:
     place = f"at {indices}" if indices else "the only one"
     if stored.info.dtype not in FLOATS:
         return f"NaN or infinite {place}"
-    part = checkpoint.read(stored.name, indices[0]) if indices else checkpoint.read(stored.name)
+    part = checkpoint.rows(stored.name, indices[0], 1) if indices else checkpoint.read(stored.name)
     value = as_float32(part, stored.info.dtype).reshape(-1)[position % max(part.size, 1)]
     return f"{value:g} {place}"

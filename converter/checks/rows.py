@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from converter.checkpoint.reader import Checkpoint
 from converter.checks.likeness import Elsewhere, elsewhere, kind_of_stranger, nearby
+from converter.checks.sampling import spread
 from converter.drafter.drafter import Embedding
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.vocab import VocabularyMap
@@ -51,12 +52,9 @@ class Likeness:
 
 def compare_rows(checkpoint: Checkpoint, name: str, ids: NDArray[np.integer] | None, table: RowTable) -> Likeness:
     """Rows of tensor `name` [N, H] with the target's rows at `ids` [N] (None: row i with row i)."""
-    import numpy as np
 
-    count = checkpoint.tensors[name].info.shape[0]
     dtype = checkpoint.tensors[name].info.dtype
-    picked = np.unique(np.linspace(0, count - 1, min(ROWS, count)).astype(np.int64))
-    ours = as_float32(checkpoint.picked(name, picked.tolist()), dtype)
+    picked, ours = spread(checkpoint, name, ROWS)
     theirs = table.picked((picked if ids is None else ids[picked]).tolist())
     others = _cosines(ours[1:], theirs[:-1])
     other = float(others.mean()) if len(others) else 0.0

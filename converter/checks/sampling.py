@@ -37,6 +37,17 @@ class Rows:
         return as_float32(np.concatenate([self.upper, self.lower]), self.dtype)
 
 
+def spread(checkpoint: Checkpoint, name: str, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Indices of at most `count` rows [k], evenly from the first to the last of the matrix, and the rows [k, n] in
+    fp32; raises InputError as `Checkpoint.read` does.
+    """
+    import numpy as np
+
+    info = checkpoint.tensors[name].info
+    picked = np.unique(np.linspace(0, info.shape[0] - 1, min(count, info.shape[0])).astype(np.int64))
+    return picked, as_float32(checkpoint.picked(name, picked.tolist()), info.dtype)
+
+
 def sample(checkpoint: Checkpoint, name: str) -> Rows:
     """Rows of the matrix `name`, which has at least two; raises InputError as `Checkpoint.read` does."""
     import numpy as np

@@ -24,6 +24,7 @@ def check_target(spec: DrafterSpec, provenance: Provenance, target: Target) -> I
             found=f"target hidden size {target.hidden_size}",
             expected=str(spec.target_hidden_size),
             why="this is not the target that the drafter was trained for",
+            fix=("give that one: --target FOLDER, or org/name on the Hub",),
         )
     if target.vocab_size is not None and target.vocab_size != spec.vocab_size:
         yield error(
@@ -41,6 +42,8 @@ def check_target(spec: DrafterSpec, provenance: Provenance, target: Target) -> I
             "C212",
             f"the drafter was trained for a {trained_for}, the target is a {target.architecture}",
             where=target.where,
+            why="a drafter fits the states of the model that it was trained on; another class is often another model",
+            fix=("give the target that it was trained for, or measure on a sample: eagle3 sample --target TARGET",),
         )
     if _another_model(provenance.target_name, _repository(target)):
         yield warning(

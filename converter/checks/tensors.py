@@ -11,7 +11,7 @@ from converter.checks.shapes import misshapen
 from converter.drafter.layout import Expected, expected_tensors
 from converter.drafter.quantised import only_cache, weight_of
 from converter.drafter.spec import DrafterSpec
-from converter.findings import Finding, error, note, warning
+from converter.findings import Finding, error, note, some_of, warning
 
 _MAP = ("d2t", "t2d")
 
@@ -67,7 +67,7 @@ def check_tensors(
     if declared and not quantised:
         yield _only_cache() if all(map(only_cache, declared.values())) else _nothing_quantised()
     yield from _other_dtype(spec, checkpoint, tensors)
-    yield from _mixed(checkpoint, [t for c, t in tensors.items() if c not in _MAP and not weight_of(c)])
+    yield from _mixed(spec, checkpoint, [t for c, t in tensors.items() if c not in _MAP and not weight_of(c)])
 
 
 def _heads(spec: DrafterSpec) -> Finding:
@@ -78,6 +78,7 @@ def _heads(spec: DrafterSpec) -> Finding:
         found=f"{spec.num_attention_heads} heads, {spec.num_key_value_heads} of keys, head_dim {spec.head_dim}",
         expected="heads a multiple of those of keys and values, an even head_dim",
         why="heads share keys in equal groups, and rope turns the two halves of each head",
+        fix=("put back the config.json that was saved with these weights",),
     )
 
 
@@ -100,6 +101,7 @@ def _token_outside(spec: DrafterSpec) -> Finding:
         where="mask_token_id",
         found=str(spec.mask_token_id),
         expected=f"0 to {spec.vocab_size - 1}",
+        why="engines look up its row in the embedding, and there is none",
         fix=("name the one that training used: --set mask_token_id=N",),
     )
 
@@ -151,7 +153,7 @@ def _not_implied(extra: list[str], spec: DrafterSpec) -> Finding:
     return error(
         "T105",
         f"{len(extra)} tensors are there that the config does not speak of",
-        where=", ".join(extra[:4]) + (", ..." if len(extra) > 4 else ""),
+        where=some_of(extra),
         expected=f"a config that declares {next(iter(meant))}" if meant else "",
         why="engines build the model from the config and would leave trained weights out",
         fix=("set in config.json what was trained",),
@@ -174,7 +176,7 @@ def _not_declared(weights: list[str]) -> Finding:
     return error(
         "T110",
         f"{len(weights)} weights are quantised and the config does not say how",
-        where=", ".join(weights[:4]) + (", ..." if len(weights) > 4 else ""),
+        where=some_of(weights),
         expected="quantization_config in config.json",
         why="an engine would load the quantised numbers as if they were the weights, or stop",
         fix=("put the quantization_config back that was saved with them, or convert the unquantised drafter",),
@@ -187,6 +189,7 @@ def _nothing_quantised() -> Finding:
         "the config says that weights are quantised, and none is; quantization_config is not carried over",
         where="quantization_config",
         why="an engine would wait for scales that are not there",
+        fix=("take it out of config.json, or convert the checkpoint that was quantised, if one was meant",),
     )
 
 
@@ -211,7 +214,7 @@ def _other_dtype(spec: DrafterSpec, checkpoint: Checkpoint, tensors: Mapping[str
         )
 
 
-def _mixed(checkpoint: Checkpoint, names: list[str]) -> Iterator[Finding]:
+def _mixed(spec: DrafterSpec, checkpoint: Checkpoint, names: list[str]) -> Iterator[Finding]:
     by_dtype: dict[str, list[str]] = {}
     for name in names:
         by_dtype.setdefault(checkpoint.tensors[name].info.dtype, []).append(name)
@@ -223,4 +226,5 @@ def _mixed(checkpoint: Checkpoint, names: list[str]) -> Iterator[Finding]:
             f"the weights mix {' and '.join(sorted(floats))}",
             where=", ".join(floats[rarest][:4]),
             why="engines load all of them in the served dtype, so the wider ones lose digits",
+            fix=(f"to store them alike: --dtype {spec.dtype}",),
         )

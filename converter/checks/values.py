@@ -17,7 +17,7 @@ from converter.checks.fresh import start_of
 from converter.checks.sampling import Rows, sample
 from converter.drafter.layout import expected_tensors
 from converter.drafter.spec import DrafterSpec
-from converter.findings import Finding, error, warning
+from converter.findings import Finding, error, some_of, warning
 from converter.transforms import as_float32
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class _Weights:
     dtypes: Mapping[str, str]
 
     def where(self, canonical: list[str]) -> str:
-        return ", ".join(self.names[c] for c in canonical[:4]) + (", ..." if len(canonical) > 4 else "")
+        return some_of([self.names[c] for c in canonical])
 
     @cached_property
     def starts(self) -> dict[str, str]:

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from converter.cli.common import CONTEXT, VERSION, fail, interruptible, reader_may_leave
+from converter.cli.common import CONTEXT, VERSION, fail
 from converter.cli.look import diff_command, inspect_command
 from converter.cli.report import report_command
 from converter.cli.sample import sample_command
+from converter.cli.show import Show, ShowSeveral
 from converter.cli.upkeep import check_command
 from converter.drafter.spec import NORM_FLAGS
 
 if TYPE_CHECKING:
     from converter.baseline import Baseline, Held
-    from converter.pipeline import Report, Request
     from converter.report.several import Several
-
-_Told = Callable[[str], None]
+    from converter.run import Report, Request
 
 
 @click.group(context_settings=CONTEXT)
@@ -134,7 +132,7 @@ def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no
     OUT is what the engine will really load: tensors renamed, vocabulary map checked, config flat and explicit.
     It appears whole, after every check has passed, or not at all; IN is never changed.
     """
-    show = _Show({**options, "out": out})
+    show = Show({**options, "out": out})
 
     def run() -> Report:
         from converter.pipeline import convert
@@ -178,7 +176,7 @@ def validate_command(
     options = {**options, "sources": sources, "baseline": baseline, "write_baseline": write_baseline}
     if len(sources) > 1:
         _validate_several(options, find_wiring=find_wiring, scan=not no_scan)
-    show = _Show(options)
+    show = Show(options)
 
     def run() -> Report:
         from converter.accepting import validate_against
@@ -194,7 +192,7 @@ def validate_command(
 
 
 def _validate_several(options: dict[str, Any], **more: Any) -> NoReturn:
-    show = _ShowSeveral(options)
+    show = ShowSeveral(options)
 
     def run() -> Several:
         from converter.report.several import held_of, validate_several
@@ -286,10 +284,9 @@ def engines_list_command(engine: str | None, as_json: bool) -> None:
 def _request(options: dict[str, Any], find_wiring: bool = False, **more: Any) -> Request:
     from converter.drafter.points import parse_points
     from converter.errors import UsageError
-    from converter.pipeline import Request
-    from converter.proving import Wish
     from converter.report.explain import known_codes, never_allowed
     from converter.rules import loading
+    from converter.run import Request, Wish
 
     for path in options["mappings"]:
         loading.add(path)
@@ -370,223 +367,6 @@ def _command() -> tuple[str, ...]:
     program = Path(sys.argv[0]).name
     words = ("python", "-m", "converter") if program == "__main__.py" else (program,)
     return (*words, *sys.argv[1:])
-
-
-class _Show:
-    """Runs a command and shows its report; turns every error into text and an exit code."""
-
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._options = options
-        self._as_json: bool = options["as_json"]
-        self._file: Path | None = options["report_file"]
-        self._verbose: bool = options["verbose"]
-        self._quiet: bool = options["quiet"]
-        given = [options[k] for k in ("source", "out", "target") if options.get(k) is not None]
-        self._places = [Path(p) for p in (*options.get("sources", ()), *given)]
-        self.written: Baseline | None = None
-
-    def run(self, work: Callable[[], Any], method: str) -> NoReturn:
-        from converter.errors import Eagle3Error, OutputError
-
-        if self._quiet:
-            from converter.hub.snapshot import quieten
-
-            quieten()
-        try:
-            self._check_file()
-            with interruptible():
-                report = work()
-            self._write(report)
-        except Eagle3Error as problem:
-            self._failed(problem)
-            sys.exit(problem.exit_code)
-        except KeyboardInterrupt:
-            fail(130, self._interrupted)
-        except OSError as problem:
-            failure = OutputError(f"{problem.filename or 'the system'}: {problem.strerror or problem}")
-            self._failed(failure)
-            sys.exit(failure.exit_code)
-        code = self._code(report)
-        if not (self._quiet and code == 0):
-            with reader_may_leave():
-                self._print(report, method)
-        sys.exit(code)
-
-    _interrupted = "interrupted; OUT is whole: as it was before, or new"
-
-    def _code(self, report: Any) -> int:
-        return 1 if report.outcome == "refused" else 0
-
-    def _print(self, report: Any, method: str) -> None:
-        printer = self._printer()
-        getattr(printer, method)(report)
-        if report.held is not None and not self._quiet:
-            printer.held([report.held], self.written)
-
-    def _check_file(self) -> None:
-        """Neither a report nor a baseline may be written into what is read or written."""
-        from converter.errors import UsageError
-
-        if self._file is not None:
-            from converter.report.files import WRITERS
-
-            if self._file.suffix not in WRITERS:
-                raise UsageError(f"--report {self._file}: reports are written as {', '.join(WRITERS)}")
-            self._check_place(self._file, "--report", "write_baseline")
-        baseline = self._options.get("write_baseline")
-        if baseline is not None:
-            self._check_place(baseline, "--write-baseline")
-
-    def _check_place(self, written: Path, option: str, *more: str) -> None:
-        from converter.errors import UsageError
-
-        if not written.parent.is_dir():
-            raise UsageError(f"{option} {written}: there is no folder {written.parent}")
-        files = [self._options.get(name) for name in ("sample", "baseline", *more)]
-        given = [Path(p) for p in (*self._options["mappings"], *files) if p is not None]
-        folders = [p if p.is_dir() else p.parent for p in self._places if p.exists()]
-        given += [file for folder in folders for file in folder.iterdir()]  # links of a cache lead elsewhere
-        if written.resolve() in {p.resolve() for p in given}:
-            raise UsageError(f"{option} {written}: this file is read or written by this run")
-        folder = written.resolve().parent
-        for place in (p for p in self._places if not p.is_file()):
-            used = place.resolve()
-            if folder == used or used in folder.parents:
-                raise UsageError(f"{option} {written}: {used} is read or written by this run")
-
-    def _printer(self) -> Any:
-        from converter.report.text import Printer
-
-        return Printer(sys.stderr if self._as_json else sys.stdout, self._verbose, self._quiet)
-
-    def _document(self, report: Any) -> dict[str, Any]:
-        from converter.report.document import as_json
-
-        return as_json(report)
-
-    def _writers(self) -> Mapping[str, Callable[[Any], str]]:
-        from converter.report.files import WRITERS
-
-        return WRITERS
-
-    def _write(self, report: Any) -> None:
-        if self._as_json:
-            with reader_may_leave():
-                click.echo(json.dumps(self._document(report), indent=2))
-        if self._file is not None:
-            from converter.errors import OutputError
-
-            try:
-                self._file.write_text(self._writers()[self._file.suffix](report), encoding="utf-8")
-            except OSError as problem:
-                raise OutputError(f"cannot write {self._file}: {problem.strerror}") from problem
-
-    def _failed(self, problem: Any) -> None:
-        if self._as_json:
-            from converter.report.document import error_json
-
-            with reader_may_leave():
-                click.echo(json.dumps(error_json(problem), indent=2))
-        if self._file is not None and problem.exit_code != 2 and self._file.parent.is_dir():
-            from converter.report.files import FAILURES
-
-            write = FAILURES.get(self._file.suffix)
-            with suppress(OSError):  # perhaps just what failed; the exit code is that of the problem itself
-                if write is not None:
-                    self._file.write_text(write(problem), encoding="utf-8")
-        from converter.report.text import Printer
-
-        Printer(sys.stderr, self._verbose).failed(problem)
-
-    @contextmanager
-    def status(self) -> Iterator[Callable[[str], None]]:
-        """A line that says what a proof is at, on a terminal, while it lasts; nothing elsewhere."""
-        if self._quiet or not sys.stderr.isatty():
-            yield lambda what: None
-            return
-        from rich.console import Console
-
-        line = Console(stderr=True).status("")
-
-        def told(what: str) -> None:
-            line.update(what)
-            line.start()
-
-        try:
-            yield told
-        finally:
-            line.stop()
-
-    @contextmanager
-    def progress(self, total: int) -> Iterator[Callable[[int], None]]:
-        """A bar with bytes and speed on a terminal; nothing elsewhere."""
-        if self._quiet or not sys.stderr.isatty():
-            yield lambda count: None
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
-
-        columns = ("writing", BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("", total=total)
-            yield lambda count: bar.advance(task, count)
-
-
-class _ShowSeveral(_Show):
-    """The same for several drafters."""
-
-    _interrupted = "interrupted"
-
-    def _code(self, report: Several) -> int:
-        return report.exit_code
-
-    def _print(self, report: Several, method: str) -> None:
-        from converter.report.several import SeveralPrinter, held_of
-
-        printer = SeveralPrinter(sys.stderr if self._as_json else sys.stdout, self._verbose, self._quiet)
-        printer.several(report.as_json())
-        if not self._quiet:
-            printer.held(held_of(report), self.written)
-
-    def _document(self, report: Several) -> dict[str, Any]:
-        return report.as_json()
-
-    def _writers(self) -> Mapping[str, Callable[[Several], str]]:
-        from converter.report.files import SEVERAL
-
-        return SEVERAL
-
-    @contextmanager
-    def each(self, names: Sequence[str]) -> Iterator[tuple[Callable[[int], None], Callable[[int], None], _Told]]:
-        """Hears which drafters are begun and done, and what a proof is at: a bar on a terminal, nothing elsewhere."""
-        if self._quiet or not sys.stderr.isatty():
-            yield (lambda index: None), (lambda index: None), (lambda what: None)
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-        from converter.report.words import clean
-
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
-        # Without a thread that draws it: workers are forked meanwhile.
-        with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
-            task = bar.add_task("", total=len(names))
-            doing: list[int] = []
-
-            def say(what: str = "") -> None:
-                named = clean(", ".join(names[index] for index in doing))
-                bar.update(task, description=f"{named}: {what}" if what else named, refresh=True)
-
-            def began(index: int) -> None:
-                doing.append(index)
-                say()
-
-            def ended(index: int) -> None:
-                doing.remove(index)
-                bar.advance(task)
-                say()
-
-            yield began, ended, say
 
 
 eagle3.add_command(sample_command)

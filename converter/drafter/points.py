@@ -9,6 +9,9 @@ import re
 
 from converter.errors import UsageError
 
+# What to do where the points are not known, or known wrongly.
+NAME_THEM = "name them as trained, e.g. --aux embed,3,31 (embed = embedding, k = output of the k-th layer)"
+
 _WORDS = {"embed": 0, "embedding": 0}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 How = Literal["stated", "default", "derived", "given", "fixed"]
@@ -122,6 +122,10 @@ class DrafterSpec:
     @property
     def num_points(self) -> int:
         return len(self.capture_points)
+
+    def ascending(self) -> DrafterSpec:
+        """The drafter with its points in layer order, as engines are told them and capture them."""
+        return replace(self, capture_points=tuple(sorted(self.capture_points)))
 
     @property
     def takes_embedding(self) -> bool:

@@ -115,6 +115,8 @@ def decide(
                 where="t2d",
                 found=f"{len(t2d):,} entries",
                 expected=f"{vocab_size:,}, the vocab_size of config.json",
+                why="map and config are of different targets, or the vocabulary was padded or cut in between",
+                fix=("save the checkpoint again with the map and the vocab_size of its own run",),
             )
         ]
     if d2t is None:
@@ -128,6 +130,7 @@ def decide(
                 found=f"{len(d2t):,} entries",
                 expected=f"{draft_vocab_size:,}, the draft_vocab_size of config.json",
                 why="engines index it with every draft token",
+                fix=("put d2t, lm_head and draft_vocab_size of one run together",),
             )
         ]
     readings = read_both_ways(d2t, t2d, vocab_size)
@@ -172,6 +175,7 @@ def _without_d2t(
             found=f"{draft_vocab_size:,} draft ids, {vocab_size:,} target ids; {marked}",
             expected="the map that training used",
             why="engines then take draft id i for target id i: a healthy server that accepts next to nothing",
+            fix=("save the checkpoint again with the map that training used",),
         )
     ]
 
@@ -221,6 +225,7 @@ def _neither(readings: dict[Form, Reading], vocab_size: int) -> Finding:
         found="; ".join(f"as {form}: {readings[form].against(vocab_size)}" for form in FORMS),
         expected="target ids in range, without duplicates, those that t2d marks",
         why="the drafter would propose tokens that it does not mean",
+        fix=("save the checkpoint again with the map of its own training run",),
     )
 
 

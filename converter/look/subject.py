@@ -9,7 +9,6 @@ from typing import Any
 
 from converter import seal
 from converter.checkpoint.reader import Checkpoint
-from converter.checks.as_it_is import derived_dtype
 from converter.checks.rows import check_embedding
 from converter.drafter.drafter import Drafter, Embedding, Provenance
 from converter.drafter.layout import expected_tensors
@@ -21,11 +20,13 @@ from converter.drafter.vocab import VocabularyMap, decide
 from converter.errors import UsageError
 from converter.findings import Finding
 from converter.hub.ids import pinned
-from converter.pipeline import Report, Request, look
+from converter.pipeline import look
 from converter.rules.behaviours import POINTS
 from converter.rules.dialect import Dialect, marks_of, read
 from converter.rules.engine import EngineRelease, resolve
+from converter.rules.fields import derived_dtype
 from converter.rules.names import translate
+from converter.run import Report, Request
 from converter.source import Source, open_source
 from converter.target import read_target
 from converter.target_weights import read_target_weights

@@ -10,10 +10,10 @@ from converter import seal
 from converter.drafter.points import describe_points
 from converter.drafter.spec import FIELDS, DrafterSpec, Latent, Rope
 from converter.errors import Eagle3Error, InputError
-from converter.pipeline import Report, proof_json
-from converter.proving import DEFAULT_STEPS
+from converter.proving import DEFAULT_STEPS, proof_json
 from converter.report.verdict import headline, of_engine, vocabulary
 from converter.rules.forms import TrainerForm
+from converter.run import Report
 from converter.version import __version__
 
 SCHEMA = "eagle3-convert/report/1"
@@ -125,7 +125,7 @@ def launch_lines(report: Report) -> list[dict[str, Any]]:
         engines, spec = plan.engines if plan.form is None else (), plan.spec
     else:
         engines = tuple(e for e in report.engines if of_engine(report, e).word == "works")
-        spec = replace(drafter.spec, capture_points=tuple(sorted(drafter.spec.capture_points)))
+        spec = drafter.spec.ascending()
     folder = report.opened.folder if plan is None and report.opened else Path(report.request.out or "OUT")
     lines = []
     for engine in engines:

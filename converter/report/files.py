@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from converter.errors import Eagle3Error
-from converter.pipeline import Report
 from converter.report import document, junit, sarif, several
 from converter.report.several import Several
+from converter.run import Report
 
 Document = Mapping[str, Any]
 

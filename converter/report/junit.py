@@ -13,10 +13,10 @@ from xml.etree import ElementTree
 
 from converter.errors import Eagle3Error, InputError
 from converter.findings import Finding, counts
-from converter.pipeline import Report
 from converter.report.explain import GROUPS, catalogue
 from converter.report.words import clean, mentions
 from converter.rules.engine import EngineRelease
+from converter.run import Report
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, section 2.2
 _DRAFTER = "FTVACN"  # groups of findings about the drafter itself

@@ -79,9 +79,14 @@ def verdict(document: Document, engine: Mapping[str, Any]) -> Mapping[str, Any]:
     if "verdict" in engine:
         stated: Mapping[str, Any] = engine["verdict"]
         return stated
-    against = [f["code"] for f in engine["findings"] if f["severity"] == "error" and not f["allowed"]]
+    against = codes_against(engine)
     word = {"converted": "works", "refused": "not looked at"}.get(document["outcome"], "works after conversion")
-    return {"word": "cannot" if against else word, "why": ", ".join(dict.fromkeys(against)), "command": []}
+    return {"word": "cannot" if against else word, "why": ", ".join(against), "command": []}
+
+
+def codes_against(engine: Mapping[str, Any]) -> list[str]:
+    """Of what speaks against an engine, also where a baseline accepts it."""
+    return list(dict.fromkeys(f["code"] for f in engine["findings"] if f["severity"] == "error" and not f["allowed"]))
 
 
 def level_words(proof: Mapping[str, Any]) -> str:

@@ -16,10 +16,11 @@ from urllib.parse import quote
 from converter.baseline import HOW
 from converter.errors import Eagle3Error, InputError
 from converter.findings import Finding
-from converter.pipeline import Report, proof_json
+from converter.proving import proof_json
 from converter.report.explain import GROUPS, SECTIONS, catalogue, explain
 from converter.report.text import clean
 from converter.rules.fields import lookup
+from converter.run import Report
 from converter.source import Source
 from converter.version import __version__
 

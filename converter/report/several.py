@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,13 +18,22 @@ from converter.accepting import validate_against
 from converter.baseline import Baseline, Held
 from converter.errors import Eagle3Error, OutputError, UsageError
 from converter.findings import Finding
-from converter.pipeline import Report, Request
 from converter.report import document, junit, sarif
-from converter.report.reading import Document, engine_columns, engine_name, findings, headline, is_error, verdict
+from converter.report.reading import (
+    Document,
+    codes_against,
+    engine_columns,
+    engine_name,
+    findings,
+    headline,
+    is_error,
+    verdict,
+)
 from converter.report.text import Printer
-from converter.report.verdict import convert_command
+from converter.report.verdict import given_again
 from converter.report.words import clean, count
 from converter.rules.engine import resolve
+from converter.run import Request
 
 SCHEMA = "eagle3-convert/reports/1"
 ENDS = {0: "in order", 1: "not in order", 3: "could not be read"}  # exit code of one -> what is said of it
@@ -154,7 +163,7 @@ def again(request: Request) -> tuple[str, ...]:
     words = ["eagle3-validate", request.source]
     for engine in request.engines:
         words += ["--engine", engine]
-    words += convert_command(Report(request), "")[3:]
+    words += given_again(request)
     flags = {
         "--prove": wish.prove,
         "--find-wiring": wish.find_wiring,
@@ -217,12 +226,7 @@ def _row(single: Single) -> dict[str, Any]:
 
 def _verdict_of(found: Document, engine: Mapping[str, Any]) -> dict[str, Any]:
     said = verdict(found, engine)
-    return {"word": said["word"], "why": said["why"], "codes": list(dict.fromkeys(_against(engine["findings"])))}
-
-
-def _against(said: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Codes of what speaks against an engine, also where a baseline accepts it."""
-    return (f["code"] for f in said if f["severity"] == "error" and not f["allowed"])
+    return {"word": said["word"], "why": said["why"], "codes": codes_against(engine)}
 
 
 # --- SARIF and JUnit ----------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from converter.baseline import Baseline, Held, gone
 from converter.drafter.points import describe_points
 from converter.errors import Eagle3Error, InputError
 from converter.findings import SEVERITIES, Finding, counts
-from converter.pipeline import Report
 from converter.plan import TensorPlan
 from converter.report.document import launch_lines
 from converter.report.reading import moves
@@ -23,6 +22,7 @@ from converter.report.verdict import Row, convert_command, engine_list, headline
 from converter.report.words import at_commit, clean, count, launch_text, sentence, size
 from converter.rules.engine import STANDINGS, EngineRelease, known_releases
 from converter.rules.forms import TrainerForm
+from converter.run import Report
 
 if TYPE_CHECKING:
     from converter.forward.scores import Scores

@@ -11,10 +11,10 @@ from typing import Any, Literal, get_args
 from converter.checks.engine import span
 from converter.drafter.points import as_option
 from converter.findings import Finding
-from converter.pipeline import Report
 from converter.report.words import mentions
 from converter.rules.engine import STANDINGS, EngineRelease, known_releases
 from converter.rules.forms import TrainerForm
+from converter.run import Report, Request
 
 Word = Literal["works", "works after conversion", "cannot", "unknown", "not looked at"]
 WORDS: tuple[Word, ...] = get_args(Word)
@@ -184,19 +184,24 @@ def vocabulary(report: Report) -> str:
 
 
 def convert_command(report: Report, engine: str, more: Iterable[str] = ()) -> list[str]:
-    """`eagle3-convert` with what the user gave to this command."""
-    asked, wish = report.request, report.request.wish
-    words = ["eagle3-convert", asked.source, "OUT", *more]
-    said = {b.partition("=")[0] for a, b in pairwise(words) if a == "--set"}
-    aux = asked.aux is not None and "--aux" not in words
+    """`eagle3-convert` with what the user gave to this command; `more` outranks it."""
+    instead = tuple(more)
+    words = ["eagle3-convert", report.request.source, "OUT", *instead, "--engine", engine]
+    return words + given_again(report.request, report.read_as, instead)
+
+
+def given_again(asked: Request, read_as: str = "", instead: Sequence[str] = ()) -> list[str]:
+    """The options of the user that `eagle3-convert` has too, but for engines and those that `instead` gives."""
+    wish, words = asked.wish, list[str]()
+    said = {b.partition("=")[0] for a, b in pairwise(instead) if a == "--set"}
+    aux = asked.aux is not None and "--aux" not in instead
     for option, value in (
-        ("--engine", engine),
         ("--target", asked.target),
         ("--target-arch", asked.target_arch),
         ("--aux", as_option(asked.aux) if aux and asked.aux else ""),
         ("--sample", wish.sample),
         ("--sample-points", as_option(wish.sample_points) if wish.sample_points else ""),
-        ("--dialect", asked.dialect or report.read_as),
+        ("--dialect", asked.dialect or read_as),
         *(("--set", f"{name}={_typed(value)}") for name, value in asked.given.items() if name not in said),
         *(("--mapping", path) for path in _mappings(asked.command)),
         *(("--allow", code) for code in asked.allow),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from converter.checkpoint.header import DTYPE_NAMES
 from converter.checkpoint.reader import Checkpoint
 from converter.drafter.drafter import Provenance
+from converter.drafter.points import NAME_THEM
 from converter.drafter.quantised import companion_of, weight_of
 from converter.drafter.spec import NORM_FLAGS, DrafterSpec, Origin, Rope
 from converter.drafter.target import Target
@@ -16,7 +17,7 @@ from converter.drafter.vocab import Form
 from converter.errors import UsageError
 from converter.findings import Finding, error, note, warning
 from converter.rules import loading
-from converter.rules.fields import IdMeaning, keys_read, leaves, lookup, read_spec
+from converter.rules.fields import IdMeaning, derived_dtype, keys_read, leaves, lookup, read_spec
 from converter.rules.fused import UNSPLIT, Fused, fused_modules, fused_tensor, split
 from converter.rules.names import first_match, match, translate
 
@@ -73,6 +74,30 @@ def recognise(config: Mapping[str, Any], tensors: Iterable[str], forced: str = "
         if _all_hold(kind["all"], config, names):
             return Recognition(None, _something_else(kind["title"]))
     return Recognition(None, None)
+
+
+def unrecognised(config: Mapping[str, Any], tensors: Iterable[str], file: Path) -> Finding:
+    """F112 of a checkpoint that `recognise` knows nothing of; `file` is its config.json."""
+    keys = ", ".join(sorted(config)[:6])
+    fitting = _whose_tensors(tensors)
+    named = config.get("architectures")
+    if fitting and isinstance(named, list) and named:
+        return error(
+            "F112",
+            f"the tensors are an EAGLE-3 drafter's, the class {named[0]!s:.60} in config.json is no known trainer's",
+            where=f"architectures in {file}",
+            expected="the class that its trainer writes",
+            why="a target's class, or an engine's, does not tell what the layer ids and flags mean",
+            fix=tuple(f"if it is a drafter of {title}: --dialect {name}" for name, title in fitting.items()),
+        )
+    return error(
+        "F112",
+        "the config is of no dialect that is known here",
+        where=str(file),
+        found=f"keys {keys}, ..." if keys else "an empty config",
+        expected="a drafter of " + ", ".join(loading.load("dialects", n)["title"] for n in loading.names("dialects")),
+        fix=("if its trainer writes one of these forms, say which: --dialect NAME",),
+    )
 
 
 def in_order() -> list[str]:
@@ -146,12 +171,16 @@ def _unconverted(form: Mapping[str, Any]) -> Finding:
                  why=form["why"], fix=tuple(form.get("fix", ())))  # fmt: skip
 
 
+_GIVE_ANOTHER = ("give the folder of an EAGLE-3 drafter; of which trainers: eagle3 dialects",)
+
+
 def _something_else(title: str) -> Finding:
     return error(
         "F112",
         f"this is no EAGLE-3 drafter but {title}",
         where="config.json and tensor names",
         expected="an EAGLE-3 drafter",
+        fix=_GIVE_ANOTHER,
     )
 
 
@@ -179,6 +208,7 @@ def _refused(title: str, condition: Mapping[str, Any], config: Mapping[str, Any]
         where=f"{condition['key']} in config.json",
         found=str(lookup(config, condition["key"])),
         expected=f"an EAGLE-3 drafter of {title}",
+        fix=_GIVE_ANOTHER,
     )
 
 
@@ -247,8 +277,7 @@ def read(
             dropped[name] = rules["drop"][drop]
         else:
             findings.append(_unknown_tensor(dialect, name, tensors.get(canonical or "")))
-    fc = checkpoint.tensors.get(tensors.get("fc.weight", ""))
-    derived = {"dtype": (DTYPE_NAMES[fc.info.dtype], fc.name)} if fc and fc.info.dtype in DTYPE_NAMES else None
+    derived = derived_dtype(checkpoint, tensors.get("fc.weight"))
     reading = read_spec(config, rules["fields"], meaning, given=fields, derived=derived, launch=launch)
     spec = reading.spec
     if spec is not None and "rope_theta" in fields:
@@ -287,6 +316,15 @@ def read(
 def id_meaning(dialect: Dialect, target: Target) -> IdMeaning:
     ids = dialect.rules["ids"]
     return IdMeaning(ids["rule"], target.layers, ids.get("default"), ids.get("under"))
+
+
+def stated_points(dialect: Dialect, config: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """The points that the config states, also where --aux replaces them."""
+    for key in dialect.rules["fields"]["capture_points"].get("keys", ()):
+        ids = lookup(config, key)
+        if isinstance(ids, list) and all(isinstance(i, int) for i in ids):
+            return id_meaning(dialect, Target()).points(key, ids)
+    return None
 
 
 def _other_meaning(ids: Mapping[str, Any], key: str) -> tuple[str, str] | None:
@@ -368,10 +406,10 @@ def _unread_ids(
             expected=f"no ids: {dialect.title} takes the capture points {dialect.rules['ids'].get('default', '')}",
             why="somebody else wrote them, and they mean other layers by who it was; unread, wrong states are fed",
             fix=(
-                "name the layers as trained, e.g. --aux embed,3,31 (embed = embedding, k = output of the k-th layer)",
+                NAME_THEM,
                 *(
                     f"or have it read as a drafter of {title}: --dialect {name}"
-                    for name, title in whose_tensors(names).items()
+                    for name, title in _whose_tensors(names).items()
                     if passed[0] in keys_read(_document(name)["fields"])
                 ),
             ),
@@ -382,7 +420,7 @@ def _unread_ids(
 _IDS = "aux_hidden_state_layer_ids"
 
 
-def whose_tensors(names: Iterable[str]) -> dict[str, str]:
+def _whose_tensors(names: Iterable[str]) -> dict[str, str]:
     """Dialects, name -> title, whose tables speak of every tensor, fc among them."""
     own = list(names)
     bare = [name.removeprefix(wrapper_of(own)) for name in own]

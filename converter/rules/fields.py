@@ -14,6 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from converter.checkpoint.header import DTYPE_NAMES
+from converter.checkpoint.reader import Checkpoint
+from converter.drafter.points import NAME_THEM
 from converter.drafter.spec import FIELDS, OPTIONAL, DrafterSpec, Origin
 from converter.findings import Finding, error
 from converter.rules.behaviours import LAUNCH, READERS, Unreadable, default_value
@@ -48,6 +51,13 @@ class IdMeaning:
 
     def points(self, key: str, ids: Sequence[int]) -> tuple[int, ...] | None:
         return points_of((self.under or {}).get(key, self.rule), ids, self.layers)
+
+
+def derived_dtype(checkpoint: Checkpoint, name: str | None) -> dict[str, tuple[Any, str]]:
+    """The dtype of a tensor as a field of the spec, for configs that do not state one; empty where it is not known."""
+    stored = checkpoint.tensors.get(name or "")
+    known = stored is not None and stored.info.dtype in DTYPE_NAMES
+    return {"dtype": (DTYPE_NAMES[stored.info.dtype], stored.name)} if known and stored is not None else {}
 
 
 def lookup(config: Mapping[str, Any], path: str) -> Any:
@@ -226,7 +236,7 @@ def _missing(
             expected="the capture points that it was trained on",
             why=why,
             fix=(
-                "name them as trained, e.g. --aux embed,3,31 (embed = embedding, k = output of the k-th layer)",
+                NAME_THEM,
                 *(() if "launch" in rule else ("or give the target: --target FOLDER",)),
                 "or let a sample say: eagle3-validate IN --sample SAMPLE --find-wiring",
             ),

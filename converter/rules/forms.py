@@ -16,6 +16,7 @@ from converter.drafter.drafter import Provenance
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.errors import UsageError
+from converter.findings import Finding, error
 from converter.rules import ids as id_rules
 from converter.rules import loading
 from converter.rules.dialect import Dialect
@@ -67,13 +68,24 @@ class TrainerForm(EngineRelease):
         said = {rule.get("fact") for rule in self.rules["write"].values()}
         return [name.replace("_", " ") for name, value in self.facts.items() if value and name not in said]
 
-    def needed(self) -> list[str]:
-        """Config keys that cannot be filled, for nobody knows what belongs there."""
+    def unfilled(self) -> list[Finding]:
+        """C230 for each config key that cannot be filled, for nobody knows what belongs there."""
         rules = self.rules["write"].items()
-        return [key for key, rule in rules if rule.get("needed") and not self.facts.get(rule["fact"])]
+        keys = [key for key, rule in rules if rule.get("needed") and not self.facts.get(rule["fact"])]
+        return [_needed(self.title, key) for key in keys]
 
     def fact(self, name: str) -> Any:
         return self.facts.get(name)
+
+
+def _needed(title: str, key: str) -> Finding:
+    return error(
+        "C230",
+        f"a {title} drafter names its target, and none is known",
+        where=key,
+        why="its trainer, and an engine that reads its form, look for the target there",
+        fix=("--target FOLDER, or org/name on the Hub",),
+    )
 
 
 def writable() -> list[str]:

@@ -14,7 +14,7 @@ from converter.checkpoint.reader import Checkpoint, run_name
 from converter.drafter.layout import expected_tensors
 from converter.drafter.quantised import COMPANIONS
 from converter.drafter.spec import DrafterSpec
-from converter.findings import Finding, error, warning
+from converter.findings import Finding, error, some_of, warning
 from converter.rules import loading
 from converter.rules.names import fill, match
 
@@ -97,7 +97,7 @@ def _assumed(fused: Sequence[Fused]) -> Finding:
     return warning(
         ASSUMED,
         f"the rows of {'; of '.join(kinds)} are taken to lie one after another in one tensor",
-        where=", ".join(t.name for t in fused[:4]) + (", ..." if len(fused) > 4 else ""),
+        where=some_of([t.name for t in fused]),
         why="that is what these names mean to vLLM, SGLang and transformers; rows laid out by head or by rank have the "
         "same shape, and would make another drafter of it",
         fix=("a sample shows it: --sample SAMPLE",),

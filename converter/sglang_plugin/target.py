@@ -33,9 +33,6 @@ class CapturedPoints:
         targets = [target for ref in self._targets if (target := ref()) is not None]
         return {tuple(sorted(ids)) for target in targets for ids in _ids(target.modules()) if ids}
 
-    def __len__(self) -> int:
-        return len(self._targets)
-
 
 def _is_target(kind: type, drafters: tuple[type, ...]) -> bool:
     # By type: isinstance() asks every odd object in the process for its __class__.

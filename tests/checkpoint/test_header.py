@@ -126,7 +126,7 @@ def test_reads_what_the_library_wrote(
         ours = checkpoint.read(name)
         assert (ours.dtype, ours.shape, ours.tobytes()) == (values.dtype, values.shape, values.tobytes())
         for i in range(values.shape[0] if values.ndim else 0):
-            assert checkpoint.read(name, i).tobytes() == values[i].tobytes()
+            assert checkpoint.rows(name, i, 1).tobytes() == values[i].tobytes()
 
 
 @pytest.mark.parametrize("length", range(64, 2300, 8))

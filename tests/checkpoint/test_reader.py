@@ -274,10 +274,6 @@ def test_a_folder_of_checkpoints_with_a_link_to_nothing(tmp_path: Path) -> None:
 def test_parts_along_the_first_axis(shards: Path) -> None:
     checkpoint = open_checkpoint(shards)
     for name, values in {"a": A, "b": B, "c": C}.items():
-        for i in range(len(values)):
-            part = checkpoint.read(name, i)
-            assert part.shape == values[i].shape
-            np.testing.assert_array_equal(part, values[i])
         for some in ([], [0], [*range(len(values)), 0], list(range(len(values)))[::-1]):
             np.testing.assert_array_equal(checkpoint.picked(name, some), values[some], strict=True)
 
@@ -295,8 +291,6 @@ def test_rows(start: int, count: int, shards: Path) -> None:
 @pytest.mark.parametrize("part", [-1, 2, 3, 10**9])
 def test_a_part_that_is_not_there(part: int, shards: Path) -> None:
     with pytest.raises(IndexError):
-        open_checkpoint(shards).read("a", part)
-    with pytest.raises(IndexError):
         open_checkpoint(shards).picked("a", [0, part])
 
 
@@ -306,8 +300,6 @@ def test_a_part_of_a_tensor_without_parts(tmp_path: Path) -> None:
     assert checkpoint.read("scalar").shape == ()
     assert checkpoint.read("empty").shape == (0, 3)
     for name in ("scalar", "empty"):
-        with pytest.raises(IndexError):
-            checkpoint.read(name, 0)
         with pytest.raises(IndexError):
             checkpoint.picked(name, [0])
 
