@@ -62,18 +62,19 @@ class Target:
         states = [x]
         angles = torch.arange(past, self.length)[:, None] * self._inverse
         turn = torch.cat([angles, angles], dim=-1)
+        cos, sin = turn.cos(), turn.sin()
         visible = torch.arange(self.length) <= torch.arange(past, self.length)[:, None]
         for i in range(self.layers):
             name = f"model.layers.{i}"
             normed = self._norm(x, f"{name}.input_layernorm.weight")
             q, k, v = (self._heads(normed, f"{name}.self_attn.{p}_proj.weight") for p in "qkv")
-            q, k = (h * turn.cos() + _half_turned(h) * turn.sin() for h in (q, k))
+            q, k = (h * cos + _half_turned(h) * sin for h in (q, k))
             k, v = torch.cat([self._cache[i][0], k], dim=1), torch.cat([self._cache[i][1], v], dim=1)
             self._cache[i] = (k, v)
             groups = self.heads // self.kv_heads
-            scores = q @ k.repeat_interleave(groups, dim=0).transpose(1, 2) * self.dim**-0.5
-            weights = scores.masked_fill(~visible, float("-inf")).softmax(dim=-1)
-            mixed = (weights @ v.repeat_interleave(groups, dim=0)).transpose(0, 1).reshape(len(tokens), -1)
+            k, v = k.repeat_interleave(groups, dim=0), v.repeat_interleave(groups, dim=0)
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=self.dim**-0.5)
+            mixed = mixed.transpose(0, 1).reshape(len(tokens), -1)
             x = x + F.linear(mixed, self.weights[f"{name}.self_attn.o_proj.weight"])
             normed = self._norm(x, f"{name}.post_attention_layernorm.weight")
             gate, up = (F.linear(normed, self.weights[f"{name}.mlp.{p}_proj.weight"]) for p in ("gate", "up"))
@@ -103,6 +104,8 @@ class Drafter:
     ids: Tensor
     points: tuple[int, ...]
     _known: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
+    _text: list[int] = field(default_factory=list)  # x_0, .. of the rows whose step-0 keys are in `_history`
+    _history: History = field(default_factory=History)
 
     @classmethod
     def read(cls, folder: Path, spec: DrafterSpec, embedding: Tensor | None = None) -> Drafter:
@@ -130,17 +133,30 @@ class Drafter:
 
     @torch.inference_mode()
     def _guess(self, tokens: list[int], states: Tensor, chain: int) -> list[int]:
-        combined = self.model.combine(self.inputs(states))
-        rows = self.embedding[torch.tensor(tokens[1:])]
-        last, history = len(rows) - 1, History()
-        if last:
-            next(self.model.steps(combined[:last], [rows[:last]], [Piece(0, last, history)]))
-        fed, guesses = [rows[last:]], list[int]()
-        for normed in self.model.steps(combined[last:], fed, [Piece(last, 1, history)]):
+        last = len(tokens) - 2
+        start = self._kept(tokens, last)
+        combined = self.model.combine(self.inputs(states[:, start:]))
+        rows = self.embedding[torch.tensor(tokens[start + 1 :])]
+        if last > start:
+            before = Piece(start, last - start, self._history)
+            next(self.model.steps(combined[: last - start], [rows[: last - start]], [before]))
+        fed, guesses = [rows[last - start :]], list[int]()
+        for normed in self.model.steps(combined[last - start :], fed, [Piece(last, 1, self._history)]):
             guesses.append(int(self.ids[self.model.logits(normed)[0].argmax()]))
             if len(guesses) < chain:
                 fed.append(self.embedding[guesses[-1:]])  # the next step takes it
+        self._text = tokens[:]
         return guesses
+
+    def _kept(self, tokens: list[int], most: int) -> int:
+        """How many of the first rows need not be computed again: row i took x_0..x_{i+1} and the states of those."""
+        differing = (i for i, (a, b) in enumerate(zip(self._text, tokens, strict=False)) if a != b)
+        same = next(differing, min(len(self._text), len(tokens)))
+        count = max(min(same - 1, most), 0)
+        for kept in (self._history.keys, self._history.values):
+            for layer, rows in kept.items():
+                kept[layer] = rows[:count]
+        return count
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -14,8 +15,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Union
 
 import numpy as np
 import pytest
@@ -27,6 +29,8 @@ from tests.support import DRAFTERS, eagle3, run
 
 HIDDEN, VOCABULARY, DRAFT_VOCABULARY = 512, 16384, 4096
 KILLS = 20
+# The other threads of the process that forks wait for messages.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 # --- a drafter of some tens of megabytes --------------------------------------------------------------------
@@ -135,22 +139,60 @@ def room(tmp_path: Path, drafters: Drafters) -> Iterator[Path]:
 # --- running the command ------------------------------------------------------------------------------------
 
 
-def start(source: Path, out: Path, *options: str, limit: int = 0) -> subprocess.Popen[str]:
-    """The command in a process of its own; `limit` is the size in bytes at which the disk is full for it."""
-    command = [sys.executable, "-m", "converter"]
-    if limit:
-        code = (
-            f"import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); "
-            "runpy.run_module('converter', run_name='__main__')"
-        )
-        command = [sys.executable, "-c", code]
+class Forked:
+    """`eagle3 convert` in a copy of this process, with Popen's words: it writes at once, where a new process would
+    import and read rules first. `limit` is the size in bytes at which the disk is full for it.
+    """
+
+    def __init__(self, *words: object, limit: int = 0) -> None:
+        self._said, theirs = multiprocessing.Pipe(duplex=False)
+        self._process = multiprocessing.get_context("fork").Process(target=self._run, args=(words, limit, theirs))
+        self._process.start()
+        theirs.close()
+        assert self._process.pid is not None
+        self.pid, self.kill = self._process.pid, self._process.kill
+
+    @staticmethod
+    def _run(words: tuple[object, ...], limit: int, said: Connection) -> None:
+        if limit:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        done = eagle3("convert", *words)
+        said.send((done.stdout, done.stderr))
+        sys.exit(done.returncode)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def communicate(self, timeout: float = 60) -> tuple[str, str]:
+        """Output and errors; nothing of one that was killed."""
+        try:
+            assert self._said.poll(timeout)
+            said: tuple[str, str] = self._said.recv()
+        except EOFError:
+            said = ("", "")
+        self._process.join(timeout)
+        return said
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+
+Running = Union["subprocess.Popen[str]", Forked]
+
+
+def start_anew(source: Path, out: Path, *options: str) -> subprocess.Popen[str]:
+    """The command in a process of its own, as users start it."""
     return subprocess.Popen(
-        [*command, "convert", str(source), str(out), *options],
+        [sys.executable, "-m", "converter", "convert", str(source), str(out), *options],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1],
     )  # fmt: skip
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+def finish(process: Running) -> tuple[int | None, str]:
     """Exit code and what was said; a traceback always fails."""
     stdout, stderr = process.communicate(timeout=60)
     assert "Traceback" not in stdout + stderr
@@ -161,22 +203,11 @@ def names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
 
 
-def fork(source: Path, out: Path, *options: str) -> BaseProcess:
-    """The command in a copy of this process: it writes at once, where a new process would import and read rules."""
-    process = multiprocessing.get_context("fork").Process(target=eagle3, args=("convert", source, out, *options))
-    process.start()
-    return process
-
-
-def ended(process: subprocess.Popen[str] | BaseProcess) -> bool:
-    return not process.is_alive() if isinstance(process, BaseProcess) else process.poll() is not None
-
-
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str] | BaseProcess) -> bool:
+def wait_until(condition: Callable[[], bool], process: Running) -> bool:
     """Look every half millisecond; False where the process ended before."""
     deadline = time.monotonic() + 60
     while not condition():
-        if ended(process):
+        if process.poll() is not None:
             return False
         assert time.monotonic() < deadline
         time.sleep(0.0005)
@@ -187,10 +218,10 @@ def staged(room: Path, file: str = "") -> bool:
     return any((p / file).exists() for p in room.glob(".*.eagle3-staging-*"))
 
 
-def stopped_while_writing(room: Path, source: Path, *options: str) -> subprocess.Popen[str]:
+def stopped_while_writing(room: Path, source: Path, *options: str) -> Forked:
     """A run that stands still in the middle of writing (SIGSTOP), until it is told to go on (SIGCONT)."""
     for _ in range(5):
-        process = start(source, room / "out", *options)
+        process = Forked(source, room / "out", *options)
         if wait_until(lambda: staged(room, "model.safetensors"), process):
             process.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
@@ -209,7 +240,6 @@ def stopped_while_writing(room: Path, source: Path, *options: str) -> subprocess
 LATEST = [*[("", 0.12)] * 5, *[("config.json", 0.01)] * 2, (seal.NAME, 0.0), (seal.NAME, 0.003)]
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the other threads of this process wait for messages
 @pytest.mark.parametrize("before", ["absent", "old"])
 def test_killed_at_any_moment(before: str, room: Path, drafters: Drafters) -> None:
     """A tenth of the moments while it starts, most of them while it writes, the rest around the rename."""
@@ -221,17 +251,17 @@ def test_killed_at_any_moment(before: str, room: Path, drafters: Drafters) -> No
         if before == "old":
             drafters.put_old(out)
         if kill % 10 == 0:
-            starting = start(drafters.drafter, out, *options)
+            starting = start_anew(drafters.drafter, out, *options)
             time.sleep(moments.uniform(0, 0.3))
             starting.kill()
             starting.communicate()
         else:
             file, latest = LATEST[kill % 10 - 1]
-            writing = fork(drafters.drafter, out, *options)
+            writing = Forked(drafters.drafter, out, *options)
             wait_until(partial(staged, room, file), writing)
             time.sleep(moments.uniform(0, latest))
             writing.kill()
-            writing.join()
+            writing.communicate()
         state = drafters.state(out)
         assert state in (before, "new")
         drafters.check_untouched()
@@ -252,7 +282,7 @@ def test_the_next_command_after_a_kill(room: Path, drafters: Drafters) -> None:
     process.kill()
     process.communicate()
     assert staged(room)
-    assert finish(start(drafters.drafter, room / "out"))[0] == 0
+    assert finish(Forked(drafters.drafter, room / "out"))[0] == 0
     assert names(room) == ["out"]
     assert drafters.state(room / "out") == "new"
 
@@ -281,7 +311,7 @@ def test_interrupted(number: signal.Signals, before: str, room: Path, drafters: 
 def test_one_overtakes_the_other(room: Path, drafters: Drafters) -> None:
     """The second keeps its hands off the staging folder of the first, which then finds OUT taken."""
     slow = stopped_while_writing(room, drafters.drafter)
-    assert finish(start(drafters.drafter, room / "out"))[0] == 0
+    assert finish(Forked(drafters.drafter, room / "out"))[0] == 0
     assert staged(room)
     inode = (room / "out").stat().st_ino
     slow.send_signal(signal.SIGCONT)
@@ -294,7 +324,7 @@ def test_one_overtakes_the_other(room: Path, drafters: Drafters) -> None:
 
 
 def test_two_at_the_same_time(room: Path, drafters: Drafters) -> None:
-    both = [start(drafters.drafter, room / "out") for _ in range(2)]
+    both = [start_anew(drafters.drafter, room / "out") for _ in range(2)]
     codes = sorted(finish(process)[0] for process in both)
     assert codes[0] == 0
     assert codes[1] in (2, 4)
@@ -304,7 +334,7 @@ def test_two_at_the_same_time(room: Path, drafters: Drafters) -> None:
 
 def test_two_that_may_both_replace(room: Path, drafters: Drafters) -> None:
     drafters.put_old(room / "out")
-    both = [start(drafters.drafter, room / "out", "--force") for _ in range(2)]
+    both = [Forked(drafters.drafter, room / "out", "--force") for _ in range(2)]
     assert 0 in [finish(process)[0] for process in both]
     assert names(room) == ["out"]
     assert drafters.state(room / "out") == "new"
@@ -331,7 +361,7 @@ def test_full_disk(share: float, before: str, room: Path, drafters: Drafters) ->
     if before == "old":
         drafters.put_old(room / "out")
     limit = max(1, int((drafters.new / "model.safetensors").stat().st_size * share) - 1)
-    process = start(drafters.drafter, room / "out", *(["--force"] if before == "old" else []), limit=limit)
+    process = Forked(drafters.drafter, room / "out", *(["--force"] if before == "old" else []), limit=limit)
     code, said = finish(process)
     assert code == 4
     assert "cannot write" in said and "as it was" in said
@@ -362,8 +392,8 @@ def test_a_name_that_is_too_long(room: Path) -> None:
 def test_out_is_a_link_to_an_old_one(room: Path, drafters: Drafters) -> None:
     drafters.put_old(room / "target")
     (room / "out").symlink_to("target")
-    assert finish(start(drafters.drafter, room / "out"))[0] == 2
-    assert finish(start(drafters.drafter, room / "out", "--force"))[0] == 0
+    assert finish(Forked(drafters.drafter, room / "out"))[0] == 2
+    assert finish(Forked(drafters.drafter, room / "out", "--force"))[0] == 0
     assert names(room) == ["out", "target"]
     assert not (room / "out").is_symlink()
     assert drafters.state(room / "out") == "new"

@@ -17,7 +17,7 @@ from converter.errors import InputError, UsageError
 from converter.forward.device import choose_device
 from converter.forward.embedding import of_checkpoint
 from converter.forward.evaluate import BLOCK, Side, evaluate
-from converter.forward.model import DraftModel, History
+from converter.forward.model import DraftModel, History, Piece, after_lead
 from converter.forward.rope import NotComputable, frequencies
 from converter.forward.sample import read_sample
 from converter.forward.scores import score
@@ -109,6 +109,19 @@ def test_pieces_of_a_sequence_change_nothing(limit: str, monkeypatch: pytest.Mon
     for a, b in zip(logits("e_2layers")[0], expected, strict=True):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=0)
     logits.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["a_plain", "e_2layers"])
+def test_rows_that_lead_a_piece_are_attended_to_and_left_out(name: str) -> None:
+    it = drafter(name)
+    model = DraftModel(it.spec, weights_of(it.spec, it.checkpoint, it.tensors, CPU))
+    combined, *tokens = torch.randn(4, 30, it.spec.hidden_size, generator=torch.Generator().manual_seed(0))
+    led = [Piece(0, 20, lead=7), Piece(0, 10)]
+    kept = after_lead(led)
+    assert int(kept.sum()) == 23
+    whole = model.steps(combined, tokens, [Piece(0, 20), Piece(0, 10)])
+    for expected, ours in zip(whole, model.steps(combined, tokens, led), strict=True):
+        torch.testing.assert_close(ours, expected[kept], atol=1e-5, rtol=0)
 
 
 def on_random_states(

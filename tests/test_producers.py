@@ -87,8 +87,12 @@ def convert_for_both(source: Path, out: Path, **options: Any) -> Report:
 
 
 @functools.cache
+def trained(name: str) -> Report:
+    return check(DRAFTERS / name, *ENGINES, sample=SAMPLE)
+
+
 def plain() -> Report:
-    return check(DRAFTERS / "a_plain", *ENGINES, sample=SAMPLE)
+    return trained("a_plain")
 
 
 def finding(report: Report, code: str) -> Any:
@@ -113,7 +117,7 @@ def test_it_converts_for_both_engines_with_the_scores_of_the_drafter_it_is(name:
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_its_logits_are_those_of_the_drafter_it_is(name: str) -> None:
-    report = check(PRODUCERS / name, sample=SAMPLE, **SAID.get(name, {}))
+    report = check(PRODUCERS / name, **SAID.get(name, {}))
     it = report.drafter
     assert it is not None and report.target_weights is not None and report.target_weights.embedding is not None
     model = DraftModel(it.spec, weights_of(it.spec, it.checkpoint, it.tensors, CPU))
@@ -127,15 +131,21 @@ def test_its_logits_are_those_of_the_drafter_it_is(name: str) -> None:
         assert torch.equal(ours, theirs)
 
 
+@pytest.fixture(scope="module")
+def plain_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("a_plain") / "out"
+    convert_for_both(DRAFTERS / "a_plain", out)
+    return out
+
+
 @pytest.mark.parametrize("name", DIALECTS)
-def test_what_is_written_is_what_a_plain_becomes(name: str, tmp_path: Path) -> None:
+def test_what_is_written_is_what_a_plain_becomes(name: str, plain_output: Path, tmp_path: Path) -> None:
     convert_for_both(PRODUCERS / name, tmp_path / "out", **SAID.get(name, {}))
-    convert_for_both(DRAFTERS / "a_plain", tmp_path / "plain")
-    ours, plain = (load_file(tmp_path / f / "model.safetensors") for f in ("out", "plain"))
+    ours, plain = (load_file(f / "model.safetensors") for f in (tmp_path / "out", plain_output))
     optional = {"embed_tokens.weight", "t2d"} - ours.keys()
     assert ours.keys() == plain.keys() - optional
     assert all(torch.equal(ours[n], plain[n]) for n in ours)
-    configs = [json.loads((tmp_path / f / "config.json").read_text()) for f in ("out", "plain")]
+    configs = [json.loads((f / "config.json").read_text()) for f in (tmp_path / "out", plain_output)]
     assert configs[0] == configs[1]
 
 
@@ -712,7 +722,7 @@ def torchspec_of(folder: Path, layer: str) -> Path:
 def test_aux_norms(layer: str, tmp_path: Path) -> None:
     source = torchspec_of(tmp_path / "in", layer)
     report = convert_for_both(source, tmp_path / "out", sample=SAMPLE)
-    expected = convert_for_both(DRAFTERS / "d_fcnorm_normout", tmp_path / "plain", sample=SAMPLE)
+    expected = trained("d_fcnorm_normout")
     assert report.dialect is not None and report.dialect.name == "torchspec"
     assert report.outcome == "converted" and report.proof is not None and expected.proof is not None
     assert report.proof.scores == expected.proof.scores and report.proof.level == "anchored"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from converter.errors import InputError
 from converter.forward.contrast import Contrast
 from converter.forward.wiring import FLAGS, Wiring, neighbours
+from converter.pipeline import Report
 from tests.support import DATA, DRAFTERS, NAMES, SAMPLE, Config, Tensors, check, codes, copy_of, errors, run
 
 # A release that serves each whole; a_plain and most others are served by several.
@@ -36,9 +39,15 @@ def cut(tmp_path: Path, tokens: int, source: Path = SAMPLE, keep: tuple[str, ...
 # --- convert: neighbours of the declared wiring ---------------------------------------------------------------
 
 
+@functools.cache
+def healthy(name: str) -> Report:
+    with tempfile.TemporaryDirectory() as folder:
+        return run(DRAFTERS / name, Path(folder) / "out", ENGINE[name], sample=SAMPLE)
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_no_healthy_drafter_is_accused(name: str, tmp_path: Path) -> None:
-    report = run(DRAFTERS / name, tmp_path / "out", ENGINE[name], sample=SAMPLE)
+def test_no_healthy_drafter_is_accused(name: str) -> None:
+    report = healthy(name)
     assert report.outcome == "converted"
     assert report.proof is not None and report.proof.level == "anchored"
     assert not {"A301", "N106", "N107", "N108"} & set(codes(report))
@@ -110,7 +119,7 @@ def test_the_target_s_rope_base_is_tried_where_the_drafter_s_is_another(tmp_path
     report = run(copy_of("g_aux024", tmp_path / "in", lose), tmp_path / "out", "vllm==0.33.0", sample=SAMPLE)
     [finding] = [f for f in report.findings if f.code == "A301"]
     assert "--set rope_theta=10000" in finding.fix[0]
-    trained = check(DRAFTERS / "i_rope_headdim", "vllm==0.33.0", sample=SAMPLE)  # with another than the target's
+    trained = healthy("i_rope_headdim")  # with another than the target's
     assert trained.proof is not None and trained.proof.judgement is not None and trained.proof.level == "anchored"
     [tried] = [r for r in trained.proof.judgement.others if r.wiring.rope_theta == 1e4]
     assert tried.contrast.mean < 0
@@ -208,9 +217,9 @@ def test_many_steps_accuse_nobody(tmp_path: Path) -> None:
     assert report.proof is not None and report.proof.scores is not None and len(report.proof.scores.accuracy) == 16
 
 
-def test_a_map_that_is_ignored_is_far_worse(tmp_path: Path) -> None:
+def test_a_map_that_is_ignored_is_far_worse() -> None:
     """The file case (d2t all zeros) is V203; here: what a map read otherwise would cost."""
-    report = run(DRAFTERS / "a_plain", tmp_path / "out", sample=SAMPLE)
+    report = healthy("a_plain")
     assert report.proof is not None and report.proof.judgement is not None
     maps = {r.wiring.map: r.contrast for r in report.proof.judgement.others if r.wiring.map}
     assert set(maps) == {"ignored", "read as ids"}
@@ -238,7 +247,7 @@ def test_windows_that_move_with_the_steps_are_no_disagreement(tmp_path: Path) ->
     assert report.outcome == "converted" and "N109" in codes(report)
     assert report.proof is not None and report.proof.level == "anchored"
     assert report.proof.difference is not None and report.proof.difference > 0.01
-    wide = run(DRAFTERS / "l_defaults", tmp_path / "out2", "vllm==0.33.0", sample=SAMPLE)  # 2,048
+    wide = healthy("l_defaults")  # 2,048
     assert "N109" not in codes(wide) and wide.proof is not None and wide.proof.difference == 0
 
 

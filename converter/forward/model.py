@@ -43,11 +43,25 @@ class History:
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows start..start+count-1 of one sequence; `history` holds those before and takes these in at step 0."""
+    """Rows start..start+count-1 of one sequence; `history` holds those before and takes these in at step 0.
+
+    lead   rows at the front that are there to be attended to: nothing else is computed of them than that takes
+    """
 
     start: int
     count: int
     history: History = field(default_factory=History)
+    lead: int = 0
+
+    @property
+    def asking(self) -> Piece:
+        """The rows after the lead."""
+        return Piece(self.start + self.lead, self.count - self.lead, self.history)
+
+
+def after_lead(pieces: Sequence[Piece]) -> Tensor:
+    """[N] bool: of the rows of all pieces, one after another, those after the lead of their piece."""
+    return torch.cat([torch.arange(piece.count) >= piece.lead for piece in pieces])
 
 
 class DraftModel:
@@ -106,7 +120,7 @@ class DraftModel:
         return self._linear(states, "fc")
 
     def steps(self, combined: Tensor, tokens: Sequence[Tensor], pieces: Sequence[Piece]) -> Iterator[Tensor]:
-        """What the head takes at each step, [N, H]; one step for each entry of `tokens`.
+        """What the head takes at each step, [M, H] of the M rows after their leads; one for each entry of `tokens`.
 
         combined  [N, H]  the states after fc, the rows of all pieces one after another
         tokens    per step k [N, H]: the embedding of x_{i+1+k} for each row i
@@ -114,10 +128,14 @@ class DraftModel:
         count = sum(piece.count for piece in pieces)
         positions = torch.cat([torch.arange(p.start, p.start + p.count) for p in pieces]).to(self.device)
         assert combined.shape[0] == count
+        asking = after_lead(pieces).to(self.device) if any(piece.lead for piece in pieces) else None
         chains: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(self.spec.num_hidden_layers)]
         hidden = combined
         for step, embeds in enumerate(tokens):
-            hidden = self._layers(embeds, hidden, positions + 1 + step, chains, pieces)
+            if step == 1 and asking is not None:  # what leads is attended to as it was at step 0
+                positions, pieces = positions[asking], [piece.asking for piece in pieces]
+            own = embeds if step == 0 or asking is None else embeds[asking]
+            hidden = self._layers(own, hidden, positions + 1 + step, chains, pieces, asking if step == 0 else None)
             normed = self._norm(hidden, "norm.weight")
             yield normed
             hidden = normed if self.spec.norm_output else hidden
@@ -134,8 +152,12 @@ class DraftModel:
         positions: Tensor,
         chains: Sequence[list[tuple[Tensor, Tensor]]],
         pieces: Sequence[Piece],
+        asking: Tensor | None = None,
     ) -> Tensor:
-        """One pass through all layers: [N, H] -> [N, H] before the final norm."""
+        """One pass through all layers: [N, H] -> [N, H] before the final norm.
+
+        asking  [N] bool: the rows that are wanted, [M, H], where not all; the last layer leaves out the others
+        """
         angles = positions[:, None] * self._inverse
         cos = (torch.cat([angles, angles], dim=-1).cos()[:, None] * self._rope_scale).to(self.dtype)
         sin = (torch.cat([angles, angles], dim=-1).sin()[:, None] * self._rope_scale).to(self.dtype)
@@ -151,6 +173,10 @@ class DraftModel:
                 normed = torch.cat([self._norm(tokens, f"{name}.input_layernorm.weight"), normed], dim=-1)
             q, k, v = self._heads(normed, f"{name}.self_attn")
             chains[i].append((rotate(k, cos, sin), v))
+            _remember_first(chains[i], pieces, i)
+            if asking is not None and i == self.spec.num_hidden_layers - 1:
+                pieces = [piece.asking for piece in pieces]
+                q, residual, cos, sin = q[asking], residual[asking], cos[asking], sin[asking]
             attended = self._attention(rotate(q, cos, sin), chains[i], pieces, i)
             hidden = residual + self._linear(attended, f"{name}.self_attn.o_proj")
             normed = self._norm(hidden, f"{name}.post_attention_layernorm.weight")
@@ -171,11 +197,9 @@ class DraftModel:
     def _attention(
         self, q: Tensor, chain: Sequence[tuple[Tensor, Tensor]], pieces: Sequence[Piece], layer: int
     ) -> Tensor:
-        """q [N, heads, D] -> [N, heads * D]; `chain` has the keys and values of steps 0..k of these rows."""
+        """q [N, heads, D] -> [N, heads * D]; `chain` has the keys and values of these rows from step 1 on."""
         outs, offset = [], 0
         for piece in pieces:
-            if len(chain) == 1:
-                _remember(piece.history, layer, *(x[offset : offset + piece.count] for x in chain[0]))
             end = piece.start + piece.count
             queries = min(_QUERIES, max(1, _SCORES // (self.spec.num_attention_heads * end)))
             for start in range(piece.start, end, queries):
@@ -218,9 +242,14 @@ class DraftModel:
         return (wide * scale).to(self.dtype) * self.weights[name]
 
 
-def _remember(history: History, layer: int, keys: Tensor, values: Tensor) -> None:
-    for kept, new in ((history.keys, keys), (history.values, values)):
-        kept[layer] = torch.cat([kept[layer], new]) if layer in kept else new
+def _remember_first(chain: Sequence[tuple[Tensor, Tensor]], pieces: Sequence[Piece], layer: int) -> None:
+    """Put the keys and values of step 0 into the histories of their pieces."""
+    if len(chain) > 1:
+        return
+    counts = [piece.count for piece in pieces]
+    for piece, *new in zip(pieces, *(x.split(counts) for x in chain[0]), strict=True):
+        for kept, rows in zip((piece.history.keys, piece.history.values), new, strict=True):
+            kept[layer] = torch.cat([kept[layer], rows]) if layer in kept else rows
 
 
 @lru_cache(maxsize=4)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from converter.forward.damage import DAMAGES
 from converter.forward.embedding import Embedding
 from converter.forward.evaluate import Side, draft_ids, smoothed, token_rows, window_1d
-from converter.forward.model import DraftModel, Piece
+from converter.forward.model import DraftModel, Piece, after_lead
 from converter.forward.states import States
 from converter.forward.wiring import Wiring
 
@@ -136,13 +136,14 @@ class WiringScorer:
         like, count = wirings[0], len(wirings)
         spec, weights = like.spec(self._side.model.spec), self._side.model.weights
         model = DraftModel(spec, DAMAGES[like.damage](spec, weights) if like.damage else weights)
-        pieces = [Piece(0, rows) for _, _, rows in self._spans * count]
+        pieces = [Piece(0, p.stop - p.start, lead=p.first - p.start) for p in [*self._parts] * count]
+        asking = after_lead(pieces)
         combined = torch.cat([self._combined(wiring, model) for wiring in wirings])
         tokens = self._token_rows(like.embedding)[:steps].repeat(1, count, 1).unbind()
         result = torch.zeros(steps, count, len(self.unit))
         for k, normed in enumerate(model.steps(combined, tokens, pieces)):
             kept = self.scored[k].repeat(count)
-            logits = model.logits(normed[kept.to(normed.device)])
+            logits = model.logits(normed[kept[asking].to(normed.device)])
             labels = self._labels[k].repeat(count)[kept]
             given = smoothed(logits, labels, self._draft[like.map], self._side.vocab_size)
             result[k].view(-1)[kept] = given.cpu()

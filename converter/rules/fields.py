@@ -62,9 +62,13 @@ def derived_dtype(checkpoint: Checkpoint, name: str | None) -> dict[str, tuple[A
 
 def lookup(config: Mapping[str, Any], path: str) -> Any:
     """The value at a dotted path ("" is the config itself), or None where it is absent or null."""
+    if not path:
+        return config
     node: Any = config
-    for part in path.split(".") if path else ():
-        node = node.get(part) if isinstance(node, Mapping) else None
+    for part in path.split("."):
+        if not isinstance(node, Mapping):
+            return None
+        node = node.get(part)
     return node
 
 
@@ -179,12 +183,12 @@ def has_field(config: Mapping[str, Any], field: str, rule: Mapping[str, Any]) ->
 
 
 def _first_present(config: Mapping[str, Any], rule: Mapping[str, Any]) -> tuple[str, Any]:
-    present = [(key, value) for key in rule.get("keys", ()) if (value := lookup(config, key)) is not None]
+    keys = rule.get("keys", ())
+    present = ((key, value) for key in keys if (value := lookup(config, key)) is not None)
+    absent = next(iter(keys), ""), _ABSENT
     if rule.get("any"):  # a flag that any of its keys turns on
-        present.sort(key=lambda item: item[1] is not True)
-    if present:
-        return present[0]
-    return next(iter(rule.get("keys", ())), ""), _ABSENT
+        return min(present, key=lambda item: item[1] is not True, default=absent)
+    return next(present, absent)
 
 
 def _read(field: str, rule: Mapping[str, Any], value: Any, values: Mapping[str, Any]) -> Any:
