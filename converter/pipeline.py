@@ -353,7 +353,7 @@ def _scan(report: Report, names: Sequence[str], served: str) -> None:
     assert drafter is not None
     if names:
         report.told("reading every weight")
-        as_they_are = frozenset(drafter.tensors[c] for c in drafter.quantised)
+        as_they_are = frozenset(name for c, name in drafter.tensors.items() if c in drafter.quantised)
         report.add(check_precision(drafter.checkpoint, names, served, as_they_are))
 
 

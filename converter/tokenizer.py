@@ -81,7 +81,7 @@ def _tokens(vocabulary: Mapping[str, Any], settings: Mapping[str, Any]) -> Itera
             yield token["id"], _text(token)
     decoder = settings.get("added_tokens_decoder")
     for key, token in decoder.items() if isinstance(decoder, Mapping) else ():
-        if key.isdigit() and len(key) < 10:
+        if key.isdecimal() and len(key) < 10:
             yield int(key), _text(token)
 
 
@@ -95,8 +95,8 @@ def _template(folder: Path, settings: Mapping[str, Any], unread: list[Finding]) 
         return stated, wrapped.name
     stated = settings.get("chat_template")
     if isinstance(stated, list):  # several, by name
-        named = {t.get("name"): t.get("template") for t in stated if isinstance(t, Mapping)}
-        stated = named.get("default")
+        default = [t.get("template") for t in stated if isinstance(t, Mapping) and t.get("name") == "default"]
+        stated = default[-1] if default else None
     return (stated, SETTINGS) if isinstance(stated, str) else ("", "")
 
 

@@ -269,6 +269,14 @@ def test_a_narrow_terminal(colour: bool, monkeypatch: pytest.MonkeyPatch) -> Non
     assert max(map(len, table)) <= 60
 
 
+def test_a_terminal_too_narrow_for_the_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "20"}.items():
+        monkeypatch.setenv(name, value)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown(check(OURS, SGLANG, VLLM))).splitlines()
+    row = lines.index("  vllm 0.33.0    works after conversion")
+    assert lines[row + 1] == "    finds no layer" and max(map(len, lines[row + 1 : row + 5])) <= 20
+
+
 def test_a_pipe_gets_plain_text_whatever_the_terminal_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     for name in ("FORCE_COLOR", "NO_COLOR"):

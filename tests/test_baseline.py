@@ -203,6 +203,12 @@ def test_written_twice_it_is_the_same_and_keeps_reasons_and_other_drafters(tmp_p
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", "baseline.json"]
 
 
+def test_a_drafter_given_twice_is_one(tmp_path: Path) -> None:
+    source = copy_of("b_nbr", tmp_path / "in")
+    once = accept(tmp_path / "once.json", source)
+    assert accept(tmp_path / "twice.json", source, source).counts == once.counts and once.counts
+
+
 def test_a_failed_write_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "b.json"
     file.write_text("old")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -271,3 +272,27 @@ def test_explain_in_the_terminal() -> None:
 
 def test_docs_findings_is_generated() -> None:
     assert (ROOT / "docs" / "findings.md").read_text() == markdown()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    ("words", "to", "code"),
+    [
+        (("explain", "V203"), ">/dev/full", 4),
+        (("explain", "V203"), ">&- 2>&-", 0),
+        (("validate", "missing"), "2>/dev/full", 4),
+        (("validate", "missing"), ">&- 2>&-", 3),
+    ],
+)
+def test_nowhere_to_say_it(words: tuple[str, ...], to: str, code: int) -> None:
+    line = f"{shlex.join([sys.executable, '-m', 'converter', *words])} {to}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == code
+    assert done.stderr in ("", "error  cannot write what there is to say: No space left on device\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_verdict_that_a_full_disk_does_not_take() -> None:
+    line = shlex.join([sys.executable, "-m", "converter", "validate", str(DRAFTERS / "a_plain"), "--no-scan"])
+    done = subprocess.run(["sh", "-c", f"{line} >/dev/full"], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stderr) == (4, "error  cannot write what there is to say: No space left on device\n")

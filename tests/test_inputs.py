@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -13,7 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from converter.errors import InputError
-from tests.support import DRAFTERS, SAMPLE, TARGET, codes, copy_of, errors, run
+from converter.tokenizer import read_tokenizer
+from tests.support import DRAFTERS, SAMPLE, TARGET, check, codes, copy_of, errors, run
 
 WEIGHTS = load_file(DRAFTERS / "a_plain" / "model.safetensors")
 
@@ -252,3 +254,26 @@ def test_an_embedding_that_is_not_the_targets(tmp_path: Path) -> None:
     report = run(copy_of("k_embedgrad", tmp_path / "in", tensors=at_random), tmp_path / "out")
     assert errors(report) == ["T109"]
     assert "cosine 0.0" in next(f.found for f in report.findings if f.code == "T109").replace("-", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("name", ["eagle3-seal.json", "model.safetensors.index.json", "tokenizer.json"])
+def test_a_pipe_in_the_folder_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    source = copy_of("a_plain", tmp_path / "in")
+    os.mkfifo(source / name)
+    if name.endswith(".index.json"):
+        with pytest.raises(InputError, match="it is a pipe, not a file"):
+            check(source, "vllm==0.33.0")
+    else:
+        assert errors(check(source, "vllm==0.33.0")) == []
+
+
+def test_settings_of_a_tokenizer_with_values_of_other_types(tmp_path: Path) -> None:
+    settings = {
+        "chat_template": [{"name": [1]}, {"name": "default", "template": "{{ x }}"}],
+        "added_tokens_decoder": {"\u00b2": {"content": "no"}, "2": {"content": "yes"}},
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}')
+    found = read_tokenizer(tmp_path)
+    assert (found.tokens, found.template, found.unread) == ({0: "a", 2: "yes"}, "{{ x }}", ())

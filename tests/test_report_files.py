@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -263,6 +265,15 @@ def test_relative_paths_stay_relative(tmp_path: Path, monkeypatch: pytest.Monkey
     [result] = results(sarif.as_sarif(check(Path("my drafter"), "sglang==0.5.23")))
     uri = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
     assert uri == "my%20drafter/config.json"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are Unicode")
+def test_a_name_that_is_no_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = os.fsdecode(b"\xff")
+    shutil.copytree(DRAFTERS / "b_nbr", name)
+    [result] = results(sarif.as_sarif(check(Path(name), "sglang==0.5.23")))
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "%FF/config.json"
 
 
 def test_the_suffix_chooses_and_stdout_is_as_it_was(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from converter.checks.fresh import start_of
 from converter.cli import validate_command
 from converter.findings import Finding
 from converter.pipeline import Report
-from tests.support import DRAFTERS, PRODUCERS, TARGET, Tensors, check, codes, copy_of, errors, run
+from tests.support import DRAFTERS, PRODUCERS, TARGET, Config, Tensors, check, codes, copy_of, errors, run
 
 Edit = Callable[[Tensors], None]
 ENGINE = "vllm==0.33.0"
@@ -376,3 +376,31 @@ def test_fp8_weights_are_scanned_too(tmp_path: Path) -> None:
     values.view(torch.uint8)[2, 1] = 0x7F
     scanned = finite.scan(saved(tmp_path, x=values, ids=torch.arange(4)), ["x", "ids"])
     assert scanned == {"x": finite.Scanned(1, 9)}
+
+
+def test_weights_that_are_packed_have_no_tensor_of_their_own(tmp_path: Path) -> None:
+    """compressed-tensors stores `weight_packed` instead of `weight`."""
+
+    def packed(tensors: Tensors) -> None:
+        rows, columns = tensors.pop(UP).shape
+        tensors[UP + "_packed"] = torch.ones(rows, columns // 8, dtype=torch.int32)
+        tensors[UP + "_scale"] = torch.full((rows, 1), 0.01)
+        tensors[UP + "_shape"] = torch.tensor([rows, columns])
+
+    def declared(config: Config) -> None:
+        config["quantization_config"] = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {}}}
+
+    report = check(copy_of("a_plain", tmp_path / "in", declared, packed), ENGINE, **BARE)
+    assert report.drafter is not None and report.drafter.quantised == {UP} and UP not in report.drafter.tensors
+    assert errors(report) == [] == about_values(report) and report.outcome == "validated"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_one_row_that_is_not_finite_makes_no_stranger_of_a_table(value: float, tmp_path: Path) -> None:
+    def spoiled(tensors: Tensors) -> None:
+        tensors["embed_tokens.weight"][7, 3] = value
+        tensors["lm_head.weight"][5, 2] = value
+
+    report = check(copy_of("k_embedgrad", tmp_path / "in", tensors=spoiled), ENGINE)
+    assert about_values(report) == ["N103"] and "T109" not in codes(report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
@@ -16,9 +17,14 @@ _MAX_MESSAGE = 300  # characters: what a stranger's file says must not flood the
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`. Raises InputError: F100 unreadable, F110 not a JSON object."""
+def read_object(path: Path, pipe: bool = False) -> dict[str, Any]:
+    """The JSON object in `path`. Raises InputError: F100 unreadable, F110 not a JSON object.
+
+    pipe  it may be one: in a folder, nobody writes to it, and reading it would never end
+    """
     try:
+        if not pipe and path.is_fifo():
+            raise OSError(errno.EINVAL, "it is a pipe, not a file")
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
     except OSError as problem:

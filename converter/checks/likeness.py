@@ -106,8 +106,10 @@ def _picked(checkpoint: Checkpoint, name: str, count: int) -> tuple[NDArray[np.i
 def _units(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     import numpy as np
 
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(rows / np.where(lengths > 0, lengths, 1), dtype=np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):  # of rows that are not finite
+        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    usable = np.isfinite(lengths) & (lengths > 0)  # the others are near nothing
+    return np.asarray(np.where(usable, rows, 0) / np.where(usable, lengths, 1), dtype=np.float32)
 
 
 def kind_of_stranger(checkpoint: Checkpoint, name: str, *, table: bool) -> str:

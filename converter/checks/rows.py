@@ -62,13 +62,13 @@ def compare_rows(checkpoint: Checkpoint, name: str, ids: NDArray[np.integer] | N
 
 
 def _cosines(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Of each row of one with the same row of the other; 0 where a row is zero."""
+    """Of each row of one with the same row of the other; 0 where a row is zero or not finite."""
     import numpy as np
 
     with np.errstate(over="ignore", invalid="ignore"):  # of rows that are not finite
         norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
         cosines: NDArray[np.float32] = np.divide((a * b).sum(axis=1), norms, out=np.zeros_like(norms), where=norms != 0)
-    return cosines
+    return np.nan_to_num(cosines)
 
 
 def _same(ours: NDArray[np.float32], theirs: NDArray[np.float32], dtype: str) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from converter.cli.common import CONTEXT, VERSION, fail
+from converter.cli.common import CONTEXT, VERSION, fail, open_streams, reader_may_leave
 from converter.cli.look import diff_command, inspect_command
 from converter.cli.report import report_command
 from converter.cli.sample import sample_command
@@ -237,7 +237,8 @@ def explain_command(code: str) -> None:
     from converter.report.explain import explain
 
     try:
-        click.echo(explain(code))
+        with reader_may_leave():
+            click.echo(explain(code))
     except KeyError:
         fail(2, f"there is no finding {code}; codes are a letter and three digits, e.g. K103")
 
@@ -251,7 +252,8 @@ def dialects_command(as_json: bool) -> None:
     """List the dialects that can be read, with their conventions."""
     from converter.report import rules
 
-    click.echo(json.dumps(rules.dialects(), indent=2) if as_json else rules.dialects_text())
+    with reader_may_leave():
+        click.echo(json.dumps(rules.dialects(), indent=2) if as_json else rules.dialects_text())
 
 
 @eagle3.group("engines", context_settings=CONTEXT)
@@ -269,16 +271,18 @@ def engines_list_command(engine: str | None, as_json: bool) -> None:
     from converter.rules.engine import resolve
 
     if engine is None:
-        click.echo(json.dumps(rules.engines(), indent=2) if as_json else rules.engines_text())
+        with reader_may_leave():
+            click.echo(json.dumps(rules.engines(), indent=2) if as_json else rules.engines_text())
         return
     try:
         releases = resolve(engine)
     except UsageError as problem:
         fail(2, str(problem))
-    if as_json:
-        click.echo(json.dumps([rules.engine(r) for r in releases], indent=2))
-    else:
-        click.echo("\n\n".join(rules.engine_text(r) for r in releases))
+    with reader_may_leave():
+        if as_json:
+            click.echo(json.dumps([rules.engine(r) for r in releases], indent=2))
+        else:
+            click.echo("\n\n".join(rules.engine_text(r) for r in releases))
 
 
 def _request(options: dict[str, Any], find_wiring: bool = False, **more: Any) -> Request:
@@ -378,14 +382,17 @@ engines_group.add_command(check_command)
 
 def main() -> None:
     """The console script `eagle3`."""
+    open_streams()
     eagle3()
 
 
 def convert_main() -> None:
     """The console script `eagle3-convert`: the same as `eagle3 convert`."""
+    open_streams()
     convert_command()
 
 
 def validate_main() -> None:
     """The console script `eagle3-validate`: the same as `eagle3 validate`."""
+    open_streams()
     validate_command()

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -31,16 +32,41 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def open_streams() -> None:
+    """Streams that were closed by who started this (`>&-`, a service) take what is said, to nowhere."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+
+
 def fail(code: int, message: str) -> NoReturn:
-    click.echo(f"error  {message}", err=True)
+    try:
+        click.echo(f"error  {message}", err=True)
+    except OSError:  # then the exit code alone says it
+        _give_up()
     sys.exit(code)
 
 
 @contextmanager
 def reader_may_leave() -> Iterator[None]:
-    """A reader that closes the pipe early (`| head`) is no error: the verdict is in the exit code."""
+    """A reader that closes the pipe early (`| head`) is no error: the verdict is in the exit code. What cannot be
+    written for another reason (a full disk) ends the command with 4.
+    """
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up()
+    except OSError as problem:
+        _give_up()
+        fail(4, f"cannot write what there is to say: {problem.strerror}")
+
+
+def _give_up() -> None:
+    """What a stream did not take goes nowhere; the end of the process would try again, and change its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -92,7 +92,8 @@ def _run(work: Callable[[], _T], mappings: tuple[Path, ...], as_json: bool) -> _
         if as_json:
             with reader_may_leave():
                 click.echo(json.dumps(error_json(problem), indent=2))
-        Printer(sys.stderr).failed(problem)
+        with reader_may_leave():
+            Printer(sys.stderr).failed(problem)
         sys.exit(problem.exit_code)
     except KeyboardInterrupt:
         fail(130, "interrupted")

@@ -26,7 +26,7 @@ def report_command(file: Path, out: Path) -> None:
     if out.resolve() == file.resolve():
         fail(2, f"-o {out}: this file is what is read")
     try:
-        document = read_object(file)
+        document = read_object(file, pipe=True)
     except Eagle3Error as problem:
         fail(problem.exit_code, str(problem))
     wrong = check(document, "reports" if document.get("schema") == SCHEMA else "report")

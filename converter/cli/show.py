@@ -144,7 +144,8 @@ class Show:
                     self._file.write_text(write(problem), encoding="utf-8")
         from converter.report.text import Printer
 
-        Printer(sys.stderr, self._verbose).failed(problem)
+        with reader_may_leave():
+            Printer(sys.stderr, self._verbose).failed(problem)
 
     @contextmanager
     def status(self) -> Iterator[Callable[[str], None]]:

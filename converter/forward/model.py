@@ -247,7 +247,7 @@ def _remember_first(chain: Sequence[tuple[Tensor, Tensor]], pieces: Sequence[Pie
     if len(chain) > 1:
         return
     counts = [piece.count for piece in pieces]
-    for piece, *new in zip(pieces, *(x.split(counts) for x in chain[0]), strict=True):
+    for piece, *new in zip(pieces, *(torch.split(x, counts) for x in chain[0]), strict=True):
         for kept, rows in zip((piece.history.keys, piece.history.values), new, strict=True):
             kept[layer] = torch.cat([kept[layer], rows]) if layer in kept else rows
 

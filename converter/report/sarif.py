@@ -6,6 +6,7 @@ Form: OASIS sarif-v2.1.0, sections 3.13 (log), 3.14 (run), 3.27 (result), 3.49 (
 from __future__ import annotations
 
 import hashlib
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -200,4 +201,4 @@ def _location(file: Path, names: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 def _uri(file: Path) -> str:
     """A relative path stays relative, to wherever the command ran."""
-    return file.as_uri() if file.is_absolute() else quote(file.as_posix())
+    return file.as_uri() if file.is_absolute() else quote(os.fsencode(file.as_posix()))

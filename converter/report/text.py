@@ -33,6 +33,7 @@ _WORD_STYLES = {"works": "bold green", "works after conversion": "bold green", "
                 "unknown": "bold yellow", "not looked at": "bold"}  # fmt: skip
 _WIDTH = 110
 _GONE = 5  # entries of a baseline that no longer occur, shown without -v
+_FEWEST = 16  # columns of text, however narrow the terminal is
 _LEAST = 32  # columns, below which a reason is no longer put beside its verdict
 
 
@@ -353,7 +354,7 @@ class Printer:
     def _hang(self, label: str, text: str, label_style: str = "", indent: int = 0, style: str = "") -> None:
         """`label`, then `text` wrapped beside it; no markup, no trailing blanks."""
         start = max(indent, len(label)) + 2
-        lines = textwrap.wrap(clean(text), self.console.width - start, break_on_hyphens=False) or [""]
+        lines = textwrap.wrap(clean(text), max(self.console.width - start, _FEWEST), break_on_hyphens=False) or [""]
         line = Text(label.ljust(start) if text else label, label_style)
         self._gap_above = False
         for i, part in enumerate(lines):
