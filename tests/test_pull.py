@@ -407,7 +407,7 @@ def test_every_way_of_reading_brings_the_tensor_first(tmp_path: Path) -> None:
         place.write_bytes(file.read_bytes()[first:end])
 
     readings: list[Callable[[Checkpoint], Any]] = [
-        lambda c: c.read(name), lambda c: c.read(name, 3), lambda c: c.rows(name, 5, 7), lambda c: list(c.parts(name)),
+        lambda c: c.read(name), lambda c: c.rows(name, 5, 7), lambda c: list(c.parts(name)),
         lambda c: c.picked(name, [9, 2]), lambda c: RowTable(c, name).picked([1]),
         lambda c: list(RowTable(c, name).blocks()),
         lambda c: c.cut({name: [8, 504]}).read(f"{name}[8:512]"),
