@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -206,12 +207,13 @@ class Printer:
             report.verdicts[engine.requirement]
             for engine in (report.engines if self.verbose else [row.engines[-1] for row in rows])
         ]
-        once = {
-            (f.code, f.message): f for findings in reversed(by_engine) for f in reversed(findings)
-        }  # the first wins
-        # What an engine cannot do with the wiring that the sample names, the table says.
-        of_engines = [f for f in reversed(once.values())
-                      if self.verbose or (f.severity == "error" and not f.allowed and not report.named)]  # fmt: skip
+        once: dict[tuple[str, str], Finding] = {}  # where several engines have the same
+        for finding in chain.from_iterable(by_engine):
+            once.setdefault((finding.code, finding.message), finding)
+        # The table says what an engine cannot do that nobody asked for, or with a wiring that only the sample names.
+        in_table = report.named or (report.outcome == "validated" and not report.request.engines)
+        of_engines = [f for f in once.values()
+                      if self.verbose or (f.severity == "error" and not f.allowed and not in_table)]  # fmt: skip
         self._findings([*report.findings, *of_engines])
         self._gap()
         proof = _proof(report, self.verbose) if report.proof else [_unproved(report)]
