@@ -90,8 +90,8 @@ MATRIX = {
     "k_embedgrad": bundled("k_embedgrad", EQUAL, EQUAL, EQUAL),
     "l_defaults": bundled("l_defaults", "K103 K104 K106 K110", "K103", EQUAL),
     **{name: produced(name) for name in DIALECTS},
-    # Its converter lost the layer, and what is left is served as it is.
-    LOST: Drafter((EQUAL, EQUAL, EQUAL), PRODUCERS / LOST, said={"aux": (1, 3, 5)}),
+    # Its converter lost the layer (T119), and what is left is served as it is.
+    LOST: Drafter((EQUAL, EQUAL, EQUAL), PRODUCERS / LOST, said={"aux": (1, 3, 5), "allow": ("T119",)}),
     # What is in no package, imitated (test_producers.py), and an order that no fixture has.
     "eagle": Drafter((EQUAL, EQUAL, EQUAL), make=lambda folder: eagle_of(folder, {}), said={"aux": (1, 3, 5)}),
     "torchspec": Drafter(("K105 K106", EQUAL, EQUAL), make=lambda folder: torchspec_of(folder, "midlayer")),
