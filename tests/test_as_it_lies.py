@@ -20,7 +20,7 @@ from converter.report.document import as_json
 from converter.report.markdown import markdown
 from converter.report.text import Printer
 from converter.report.verdict import Verdict, of_engine
-from tests.support import DRAFTERS, PRODUCERS, TARGET, Config, check, codes, copy_of, errors, run
+from tests.support import DRAFTERS, PRODUCERS, TARGET, Config, check, codes, copy_of, eagle3, errors, run
 
 SGLANG, VLLM = "sglang==0.5.23", "vllm==0.33.0"
 OURS = PRODUCERS / "specforge_hf"
@@ -283,3 +283,12 @@ def test_a_pipe_gets_plain_text_whatever_the_terminal_is(monkeypatch: pytest.Mon
         monkeypatch.delenv(name, raising=False)
     text = shown(check(OURS, SGLANG, VLLM))
     assert "\x1b" not in text and "  engine         verdict                 why\n" in text
+
+
+def test_what_an_engine_cannot_that_nobody_asked_for_stands_in_the_table() -> None:
+    drafter = ("validate", DRAFTERS / "g_aux024", "--target", TARGET)
+    done = eagle3(*drafter)
+    assert done.returncode == 0 and "error K121" not in done.stdout and "(K121)" in done.stdout
+    asked = eagle3(*drafter, "--engine", "tensorrt-llm")
+    assert asked.returncode == 1 and "error K121" in asked.stdout
+    assert "error K121" in eagle3(*drafter, "-v").stdout
