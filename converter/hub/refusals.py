@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from converter.errors import InputError, OutputError
-from converter.findings import Finding, error
+from converter.findings import error
 from converter.hub.ids import HubId
 
 _LOGIN = "hf auth login    (or set HF_TOKEN to a token that may read it)"
@@ -154,9 +154,19 @@ def no_file(named: HubId, file: str) -> InputError:
     return InputError(finding)
 
 
-def _refused(named: HubId, code: str, message: str, file: str, **rest: object) -> InputError:
+def _refused(
+    named: HubId,
+    code: str,
+    message: str,
+    file: str,
+    *,
+    found: str = "",
+    expected: str = "",
+    why: str = "",
+    fix: tuple[str, ...] = (),
+) -> InputError:
     where = str(named) if not file or file in str(named) else f"{named}: {file}"
-    return InputError(Finding(code, "error", message, where=where, **rest))  # type: ignore[arg-type]
+    return InputError(error(code, message, where=where, found=found, expected=expected, why=why, fix=fix))
 
 
 def _status(problem: BaseException) -> int:
