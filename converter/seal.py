@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,9 +152,23 @@ def launch_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return launch if isinstance(launch, dict) else {}
 
 
-def changed(document: Mapping[str, Any], folder: Path, weights: Iterable[Path]) -> list[str]:
-    """What is no longer as it was sealed, in words: files that are gone or changed, and weights that the seal does not
-    list. A file is told by its digest, by its size alone where it was sealed without one (--no-digest).
+@dataclass(frozen=True)
+class Listed:
+    """A file as it is now: size in bytes, and what tells its SHA-256 in hex when asked (an LFS pointer states it)."""
+
+    size: int
+    sha256: Callable[[], str]
+
+
+def listing(folder: Path) -> dict[str, Listed]:
+    """The files of a folder on disk by name, the seal itself left out; one is read when its digest is asked for."""
+    files = (p for p in sorted(folder.iterdir()) if p.name != NAME and p.is_file())
+    return {p.name: Listed(p.stat().st_size, partial(sha256_of, p)) for p in files}
+
+
+def differences(document: Mapping[str, Any], files: Mapping[str, Listed], weights: Container[str]) -> list[str]:
+    """What is no longer as it was sealed, in words: files that are gone or changed, and `weights` that the seal does
+    not list. A file is told by its digest, by its size alone where it was sealed without one (--no-digest).
     """
     listed = document.get("files")
     rows = [f for f in listed if isinstance(f, dict)] if isinstance(listed, list) else []
@@ -161,15 +177,15 @@ def changed(document: Mapping[str, Any], folder: Path, weights: Iterable[Path]) 
         name, size, digest = row.get("name"), row.get("size"), row.get("sha256")
         if not isinstance(name, str) or Path(name).name != name:
             continue
-        file = folder / name
-        if not file.is_file():
+        file = files.get(name)
+        if file is None:
             said.append(f"{name} is gone")
-        elif file.stat().st_size != size:
-            said.append(f"{name} has {file.stat().st_size:,} bytes, not {size if isinstance(size, int) else '?'}")
-        elif digest and sha256_of(file) != digest:
+        elif file.size != size:
+            said.append(f"{name} has {file.size:,} bytes, not {size if isinstance(size, int) else '?'}")
+        elif digest and file.sha256() != digest:
             said.append(f"{name} has other contents")
     names = {row.get("name") for row in rows}
-    return said + [f"{file.name} was not there" for file in weights if file.name not in names]
+    return said + [f"{name} was not there" for name in files if name in weights and name not in names]
 
 
 def still_is(document: Mapping[str, Any], folder: Path, name: str) -> bool:

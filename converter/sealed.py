@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from converter import seal, tokenizer
+from converter import gate, seal, tokenizer
 from converter.checks.target import ADAPTER
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
@@ -33,23 +32,8 @@ def known_target(given: Path | None, architecture: str, sealed: Mapping[str, Any
 
 def not_as_sealed(source: Source, sealed: Mapping[str, Any]) -> list[Finding]:
     """C233 where an output is not what was sealed."""
-    found = seal.changed(sealed, source.folder, source.weights)
-    if not found:
-        return []
-    made_from = seal.text_at(sealed, "source.given")
-    return [
-        error(
-            "C233",
-            f"this output was changed since it was sealed: {'; '.join(found[:4])}{'; ...' if len(found) > 4 else ''}",
-            where=str(source.folder / seal.NAME),
-            why="what was checked and proved when it was written need not hold of it any more",
-            fix=(
-                "copy the folder again, whole",
-                f"or convert again what it was made from: {made_from or 'the checkpoint'}",
-                f"to see what differs: {shlex.join(['eagle3', 'diff', made_from or 'CHECKPOINT', str(source.folder)])}",
-            ),
-        )
-    ]
+    weights = {file.name for file in source.weights}
+    return gate.changed_since(sealed, seal.listing(source.folder), weights, str(source.folder))
 
 
 def no_reader(source: Source, engines: Sequence[str], target: Target) -> Finding:

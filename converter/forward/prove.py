@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from converter.drafter.drafter import Drafter
 from converter.drafter.vocab import read_both_ways
-from converter.findings import Finding
+from converter.findings import Finding, Level
 from converter.forward import proof_findings as findings_of
 from converter.forward.anchor import Anchors, anchor
 from converter.forward.controls import frequency_contrast, no_worse
@@ -34,8 +34,6 @@ from converter.forward.unlike import measure
 from converter.forward.weights import EMBEDDING
 from converter.forward.wiring import Wiring, declared, flippable
 from converter.target_weights import TargetWeights
-
-Level = Literal["none", "agreement", "sample", "anchored", "measured"]
 
 TOLERANCE = 1e-3  # logits in fp32, reference against engine; the same sums in another order differ by about 1e-5
 _COMPARED = 4096  # rows on which forwards are compared where scores are computed in less than fp32
