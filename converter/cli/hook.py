@@ -105,9 +105,9 @@ def _end(looked: list[Looked], pushing: bool) -> NoReturn:
     stopped = any(found.stopped for found in looked)
     with reader_may_leave():
         if stopped:
-            from converter.report.hooked import HookPrinter
+            from converter.report.stopped import StoppedPrinter
 
-            HookPrinter(sys.stderr).stopped(looked, pushing)
+            StoppedPrinter(sys.stderr).stopped(looked, pushing)
         elif looked or not pushing:
             click.echo(passed(looked) or "eagle3: no drafter", err=pushing)
     sys.exit(1 if stopped else 0)
@@ -130,8 +130,8 @@ def _failing(pushing: bool) -> Iterator[None]:
 
 
 def _unreadable(problem: Eagle3Error, pushing: bool) -> NoReturn:
-    from converter.report.hooked import HookPrinter
+    from converter.report.stopped import StoppedPrinter
 
     with reader_may_leave():
-        HookPrinter(sys.stderr).unreadable(problem, pushing)
+        StoppedPrinter(sys.stderr).unreadable(problem, pushing)
     sys.exit(problem.exit_code)

@@ -21,7 +21,6 @@ from converter.hook.git import Git, Objects
 from converter.hook.lfs import LONGEST, Pointer, Store, parse_pointer
 from converter.hook.policy import NAME as POLICY
 from converter.hook.pushed import CONFIG, TOP, Folder, Ref, folders, weights_in
-from converter.rules.dialect import may_be_drafter
 
 State = Literal["sealed", "unsealed", "validated", "allowed", "ignored"]
 
@@ -180,6 +179,8 @@ def _is_drafter(place: Path) -> bool:
     for file in sorted(place.glob("*.safetensors")):
         with suppress(InputError):
             names += read_header(file).tensors
+    from converter.rules.dialect import may_be_drafter
+
     return may_be_drafter(config, names)
 
 

@@ -1,18 +1,13 @@
-"""What is said of a push: one line where it may go, the findings where it may not."""
+"""What is said of a push that may go, and of a hook that was put in place: lines that need no printer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from converter.errors import Eagle3Error
 from converter.hook.check import Looked
 from converter.hook.install import Done
 from converter.hook.policy import NAME as POLICY
-from converter.report.text import Printer
-from converter.report.words import at_commit, clean, count
-
-_MOST = 5  # drafters that are told of one by one
-_SKIP = "Push without this check: git push --no-verify"
+from converter.report.words import clean, count
 
 
 def passed(looked: Sequence[Looked]) -> str:
@@ -56,34 +51,3 @@ def done_words(done: Done) -> str:
     if place.shared and done.what != "not there":
         lines.append(f"note: {place.shared} sends all your repositories there, so this is for all of them")
     return clean("\n".join(lines))
-
-
-class HookPrinter(Printer):
-    def stopped(self, looked: Sequence[Looked], pushing: bool) -> None:
-        """The end of a push that may not go; `pushing` False: it was only asked whether it may."""
-        held = [found for found in looked if found.stopped]
-        what = "the push is stopped" if pushing else "a push would be stopped"
-        self._line(f"eagle3: {what}: {len(held)} of {count(len(looked), 'drafter')} may not leave", "bold red")
-        for found in held[:_MOST]:
-            folder = found.folder
-            earlier = "" if folder.tip else ", which the push brings along"
-            place = "the top folder" if folder.path == "." else folder.path
-            self._gap()
-            self._line(f"{place}, in {folder.ref}{at_commit(folder.commit)}{earlier}", "bold")
-            self._findings(found.findings)
-        if len(held) > _MOST:
-            self._line(f"\nand {len(held) - _MOST} more")
-        self._gap()
-        if any(not found.folder.tip for found in held):
-            self._line('Every pushed commit counts: put them together (git rebase -i), or say commits = "tips" in '
-                       f"{POLICY}.")  # fmt: skip
-        elif pushing:
-            self._line("Mend it, and put it into the commit that brought it: git commit --amend")
-        if pushing:
-            self._line(_SKIP)
-
-    def unreadable(self, problem: Eagle3Error, pushing: bool) -> None:
-        """The end of a push that cannot be judged."""
-        self.failed(problem)
-        if pushing:
-            self._line(f"\neagle3: the push is stopped. {_SKIP}")
