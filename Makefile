@@ -55,6 +55,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/convert.py
 	$(BIN)/python benchmarks/validate.py
 	$(BIN)/python benchmarks/forward.py
+	$(BIN)/python benchmarks/hook.py
 
 clean:
 	rm -rf $(VENV) demo-out build dist *.egg-info

@@ -227,6 +227,8 @@ def test_the_policy_of_the_pushed_commit_counts(clone: Clone) -> None:
         (b"[ignore]\nx = 1", "line 1: ignore"),
         (b"\xff", "no UTF-8 text at byte 0"),
         (b"commits = true", "expected one of all, tips"),
+        (b"ignore = " + b"[" * 30_000, "nested too deeply"),
+        (b"#" * 70_000, "larger than 65,536 bytes"),
     ],
 )
 def test_a_policy_that_is_not_understood_stops_all(text: bytes, message: str) -> None:

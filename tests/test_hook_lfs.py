@@ -129,7 +129,7 @@ def test_branches_tags_deletions_and_force(clone: LfsClone, sealed: Path) -> Non
     assert "refs/tags/v1" in clone.stopped("origin", "v1")
     git(clone.folder, "reset", "-q", "--soft", good)
     clone.commit("in one")
-    assert "earlier state" not in clone.passes("origin", "HEAD:main")
+    assert "earlier commits" not in clone.passes("origin", "HEAD:main")
     git(clone.folder, "reset", "-q", "--hard", good)
     (folder / "config.json").write_text("[]")
     clone.commit()

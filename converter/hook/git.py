@@ -127,9 +127,14 @@ class Objects:
         """What `name` (hex, with ^{commit} and its like) is; None where it is not there, or not that."""
         return self._header(name, "--batch-check")[1]
 
-    def read(self, oid: str) -> bytes:
-        """Raises InputError H429."""
-        return b"".join(self._blocks(oid))
+    def read(self, oid: str, most: int | None = None) -> bytes:
+        """Its contents, or the first bytes of them; raises InputError H429."""
+        kept, size = [], 0
+        for block in self._blocks(oid):
+            if most is None or size < most:
+                kept.append(block)
+                size += len(block)
+        return b"".join(kept)[:most]
 
     def sha256(self, oid: str) -> str:
         """Of a blob's contents, which are read once, a megabyte at a time; raises as `read` does."""

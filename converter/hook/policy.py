@@ -18,6 +18,7 @@ else:
     import tomli as tomllib
 
 NAME = ".eagle3.toml"
+MAX_BYTES = 1 << 16
 Unsealed = Literal["refuse", "validate", "allow"]
 
 
@@ -43,6 +44,8 @@ class Policy:
 
 def parse_policy(text: bytes, where: str) -> Policy:
     """Raises InputError H427 with key and line; `where` names the file and its commit."""
+    if len(text) > MAX_BYTES:
+        raise _refused(where, [f"larger than {MAX_BYTES:,} bytes"])
     try:
         words = text.decode()
         document = tomllib.loads(words)
@@ -50,6 +53,8 @@ def parse_policy(text: bytes, where: str) -> Policy:
         raise _refused(where, [f"no UTF-8 text at byte {problem.start}"]) from problem
     except tomllib.TOMLDecodeError as problem:
         raise _refused(where, [str(problem)]) from problem
+    except RecursionError as problem:
+        raise _refused(where, ["it is nested too deeply"]) from problem
     from converter.rules.schema import check
 
     faults = check(document, "policy")

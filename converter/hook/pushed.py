@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from converter.checkpoint import pickled, reader
 from converter.errors import InputError, UsageError
 from converter.hook.git import Entry, Git, Objects, broken
+from converter.hook.policy import MAX_BYTES, Policy, parse_policy
 from converter.hook.policy import NAME as POLICY
-from converter.hook.policy import Policy, parse_policy
 from converter.seal import NAME as SEAL
 
 CONFIG = "config.json"
@@ -155,7 +155,7 @@ def _policy(objects: Objects, root: str, commit: str) -> Policy:
     if entry is None:
         return Policy()
     where = POLICY + (f" in commit {commit[:7]}" if commit else "")
-    return parse_policy(objects.read(entry.oid) if entry.is_file else b"(no file)", where)
+    return parse_policy(objects.read(entry.oid, MAX_BYTES + 1) if entry.is_file else b"(no file)", where)
 
 
 def _commits(git: Git, tip: str, without: Sequence[str], remote: str) -> tuple[list[str], set[str]]:

@@ -29,7 +29,7 @@ def passed(looked: Sequence[Looked]) -> str:
             parts.append(f"{count(len(here), noun)}, {words}{proved}" + (f", with {codes} allowed" if codes else ""))
     earlier = len(looked) - len(tips)
     if earlier:
-        parts.append(f"{count(earlier, 'earlier state')} of them too")
+        parts.append(f"{count(earlier, 'state')} in earlier commits")
     return clean(f"eagle3: {'; '.join(parts)}") if parts else ""
 
 

@@ -516,6 +516,11 @@ ELSEWHERE = {
     "H412": "tests.test_pull::test_nothing_is_fetched_twice",
     "H413": "tests.test_gate::test_what_is_not_sealed_stays",  # H413 on: what may leave
     "H414": "tests.test_gate::test_the_level_must_reach_what_is_required",
+    "H427": "tests.test_hook::test_the_policy_of_the_pushed_commit_counts",  # H427 on: what a push publishes
+    "H428": "tests.test_hook::test_the_policy_may_leave_it_to_the_static_checks",
+    "H429": "tests.test_hook::test_tags_of_commits_trees_and_files",
+    "H430": "tests.test_hook_install::test_what_is_no_clone",
+    "H431": "tests.test_hook_install::test_nothing_of_the_user_is_lost",
     "K125": "tests.test_engine_rules::test_what_was_written_is_held_against_what_was_meant",  # a writer's own mistake
     "K163": "tests.test_plugin::test_its_class_is_unknown_to_every_other_engine",  # the same
 }
