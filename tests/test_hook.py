@@ -158,6 +158,15 @@ def test_what_is_a_drafter_and_what_is_not(clone: Clone) -> None:
     assert codes(look(clone)) == {"speculators": ["H413"], "specforge": ["H413"]}
 
 
+def test_pickles_are_weights_where_there_are_no_safetensors(clone: Clone, sealed: Path) -> None:
+    folder = clone.add(sealed, "out", pointers=True)
+    (folder / "optimizer.pt").write_text("nothing that an engine loads")
+    raw = clone.add(DRAFTERS / "a_plain", "raw")
+    (raw / "model.safetensors").rename(raw / "pytorch_model.bin")
+    clone.commit()
+    assert codes(look(clone)) == {"out": [], "raw": ["H413"]}
+
+
 @pytest.mark.parametrize("folder", [*sorted(DRAFTERS.iterdir()), *sorted(p for p in PRODUCERS.iterdir() if p.is_dir())],
                          ids=lambda p: p.name)  # fmt: skip
 def test_a_drafter_is_known_by_its_config_too(folder: Path) -> None:
@@ -196,6 +205,14 @@ def test_the_policy_may_leave_it_to_the_static_checks(clone: Clone) -> None:
     assert codes(look(clone))["raw"] == ["H428"]
     (folder / "model.safetensors").write_bytes((DRAFTERS / "a_plain" / "model.safetensors").read_bytes())
     assert codes(look(clone))["raw"] == []  # the working tree has the contents
+    (folder / "model.safetensors").write_bytes((DRAFTERS / "a_plain" / "model.safetensors").read_bytes()[:-1] + b"?")
+    assert codes(look(clone))["raw"] == ["H428"]  # and now others
+    pointed = parse_pointer(said(clone.folder, "show", "HEAD:raw/model.safetensors").encode())
+    assert pointed is not None
+    kept = clone.store / pointed.sha256[:2] / pointed.sha256[2:4] / pointed.sha256
+    kept.parent.mkdir(parents=True)
+    kept.write_text("cut short")
+    assert codes(look(clone))["raw"] == ["H428"]
 
 
 def test_the_policy_of_the_pushed_commit_counts(clone: Clone) -> None:

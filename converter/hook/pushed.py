@@ -162,9 +162,8 @@ def _commits(git: Git, tip: str, without: Sequence[str], remote: str) -> tuple[l
     """Commits that the remote has not, oldest first, and those that it has which they follow on."""
     revisions = "".join(f"{line}\n" for line in (tip, *(f"^{oid}" for oid in without)))
     # A remote that was given as a URL has no refs here: then all that `without` does not exclude is new.
-    names = git.output("remote").decode(errors="replace").split("\n")
-    known = [f"--remotes={remote}"] if remote in names else []
-    words = ["rev-list", "--topo-order", "--reverse", "--parents", "--stdin", "--not", *known]
+    known = ["--not", f"--remotes={remote}"] if remote else []
+    words = ["rev-list", "--topo-order", "--reverse", "--parents", "--stdin", *known]
     rows = [row.split() for row in git.output(*words, given=revisions.encode()).decode().splitlines()]
     new = [row[0] for row in rows]
     return new, {parent for row in rows for parent in row[1:]} - set(new)
