@@ -404,10 +404,11 @@ def test_a_repository_with_longer_object_names(tmp_path: Path, sealed: Path) -> 
     assert codes(look(clone))["out"] == ["C233"]
 
 
-def test_a_tree_that_leads_out_of_its_folder_is_not_followed(clone: Clone, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [b"../x.safetensors", b"..", b"", b"/etc"])
+def test_a_tree_that_leads_out_of_its_folder_is_not_followed(clone: Clone, name: bytes) -> None:
     """No git writes it, but a stranger's repository may hold it."""
     blob = said(clone.folder, "hash-object", "-w", "--stdin")
-    raw = b"".join(b"100644 %s\0%s" % (name, bytes.fromhex(blob)) for name in (b"../x.safetensors", b"config.json"))
+    raw = b"".join(b"100644 %s\0%s" % (part, bytes.fromhex(blob)) for part in (name, b"config.json"))
     made = subprocess.run(["git", "-C", clone.folder, "hash-object", "-w", "-t", "tree", "--literally", "--stdin"],
                           input=raw, capture_output=True, check=True)  # fmt: skip
     with pytest.raises(InputError, match="is damaged") as problem:
