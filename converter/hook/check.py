@@ -83,7 +83,7 @@ class _Checker:
             document, self._listing(folder), weights_in(folder.files), folder.path, folder.policy.require
         )
         if any(f.code == "C233" for f in found):
-            found += self._faults(folder, scan=False)
+            found += self._faults(folder)
         level = gate.level_of(document) if document is not None else "none"
         allowed = tuple(seal.texts_at(document, "allowed")) if document is not None else ()
         return Looked(folder, "sealed", level, allowed, tuple(_for_git(f) for f in found))
@@ -104,10 +104,10 @@ class _Checker:
         state: State = "validated" if decides else "unsealed"
         return Looked(folder, state, findings=tuple(_for_git(f) for f in findings))
 
-    def _faults(self, folder: Folder, scan: bool) -> list[Finding]:
+    def _faults(self, folder: Folder) -> list[Finding]:
         """What the static checks say of a folder whose contents are at hand; nothing of others."""
         with self._laid_out(folder) as (place, missing):
-            found = [] if missing else _static(place, folder, scan)
+            found = [] if missing else _static(place, folder, scan=False)
         return [f for f in found if f.code != "C233"]
 
     def _listing(self, folder: Folder) -> Mapping[str, seal.Listed]:
