@@ -130,6 +130,10 @@ def test_a_changed_drafter_is_also_told_to_be_broken_where_its_contents_are_here
     assert not any("eagle3-" in f.where or "/tmp" in f.message for f in others)
     shutil.rmtree(clone.store)
     assert codes(look(clone)) == {"out": ["C233"]}
+    (folder / "model.safetensors").write_text("no weights")
+    clone.commit()
+    [found] = look(clone, remote=None)
+    assert [(f.code, f.where) for f in found.findings[1:]] == [("F101", "out/model.safetensors")]
 
 
 def test_a_link_in_the_place_of_weights_is_a_change(clone: Clone, sealed: Path) -> None:
