@@ -75,9 +75,6 @@ _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "draft_model.", "
 def wrapper_of(names: Sequence[str]) -> str:
     """The prefix that every tensor bears, "" where there is none: cutting one off some names would corrupt them."""
     prefix = ""
-    while names:
-        found = next((w for w in _WRAPPERS if all(n.startswith(prefix + w) for n in names)), None)
-        if found is None:
-            return prefix
-        prefix += found
+    while found := [w for w in _WRAPPERS if names and all(n.startswith(prefix + w) for n in names)]:
+        prefix += found[0]
     return prefix
