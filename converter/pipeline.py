@@ -21,6 +21,7 @@ from converter.checks.plugin import with_plugins
 from converter.checks.points import check_meaning, check_points, depth_unknown
 from converter.checks.precision import check_precision, needs_cast
 from converter.checks.rows import check_embedding
+from converter.checks.stated import check_stated
 from converter.checks.stray import check_stray_maps
 from converter.checks.suits import suits
 from converter.checks.target import check_target, check_target_folder
@@ -39,15 +40,7 @@ from converter.hub.ids import pinned
 from converter.output import Progress, check_out, not_finite, write_weights
 from converter.plan import Plan, make_plan
 from converter.rules import loading
-from converter.rules.dialect import (
-    Dialect,
-    DialectReading,
-    Recognition,
-    read,
-    recognise,
-    stated_points,
-    unrecognised,
-)
+from converter.rules.dialect import Dialect, DialectReading, read, stated_points
 from converter.rules.engine import nested, resolve
 from converter.rules.forms import (
     as_written,
@@ -60,6 +53,7 @@ from converter.rules.forms import (
     written_for,
 )
 from converter.rules.fused import ASSUMED
+from converter.rules.recognition import Recognition, recognise, unrecognised
 from converter.run import Report, Request, nobody
 from converter.sealed import (
     allowed_once,
@@ -256,6 +250,7 @@ def _read(request: Request, told: Callable[[str], None], outputs: bool = False) 
     # How fused rows lie is for a sample to show, where there is one.
     report.open = [f for f in reading.findings if f.code == ASSUMED and request.wish.sample is not None]
     report.add([f for f in reading.findings if f not in report.open])
+    report.add(check_stated(dialect, reading, source.config, source.checkpoint))
     if reading.spec is None:
         return report
     if report.read_as and sealed is not None and "launch" not in sealed:
