@@ -1,5 +1,5 @@
 """Writes a safetensors file as a stream: unchanged bytes are moved by the kernel, changed tensors are made
-one at a time, and a second thread digests what has been written, so memory stays at a few buffers.
+one at a time, and two threads digest what has been written, so memory stays at a few buffers.
 """
 
 from __future__ import annotations
@@ -93,16 +93,16 @@ def write_safetensors(
                 made = sum(_write_all(out.fileno(), _bytes(part), progress, digester) for part in make())
                 if made != run[0].nbytes:
                     raise ValueError(f"{run[0].name} was made of {made:,} bytes, not {run[0].nbytes:,}")
+            os.fsync(out.fileno())
             if digester:
                 digester.finish()
         finally:
             if digester:
                 digester.stop()
-        os.fsync(out.fileno())
     size = len(header) + cursor
     if digester is None:
         return WrittenFile(path.name, size)
-    return WrittenFile(path.name, size, digester.sha256.hexdigest(), digester.xxh3, digester.not_finite)
+    return WrittenFile(path.name, size, digester.sha256, digester.xxh3, digester.not_finite)
 
 
 def _bytes(values: NDArray[np.generic]) -> memoryview:
