@@ -60,16 +60,14 @@ def write_weights(
     input_digests: dict[str, str],
 ) -> list[WrittenFile]:
     """Write the planned tensors into `folder`; digests of changed inputs are left in `input_digests`."""
-    files: dict[str, list[OutputTensor]] = {}
-    for tensor in plan.tensors:
-        files.setdefault(tensor.file, []).append(_output(drafter, tensor, input_digests))
+    files = {file: [_output(drafter, t, input_digests) for t in tensors] for file, tensors in plan.files.items()}
     total = sum(t.nbytes for tensors in files.values() for t in tensors)
     written = []
     with progress(total) as advance:
         for name, tensors in files.items():
             metadata = drafter.checkpoint.metadata.get(name) or next(iter(drafter.checkpoint.metadata.values()))
             written.append(write_safetensors(folder / name, tensors, metadata, digest=digest, progress=advance))
-    if drafter.checkpoint.sharded:
+    if plan.sharded:
         weight_map = {t.name: t.file for t in plan.tensors}
         seal.write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
     return written

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from converter.checkpoint.digest import Digester
-from converter.checkpoint.header import DTYPE_BITS, TensorInfo, build_header
+from converter.checkpoint.header import TensorInfo, build_header, nbytes_of
 from converter.checkpoint.jsonfile import unreadable
 from converter.checkpoint.reader import StoredTensor, preadinto
 from converter.errors import InputError
@@ -41,10 +41,7 @@ class OutputTensor:
 
     @property
     def nbytes(self) -> int:
-        bits = DTYPE_BITS[self.dtype]
-        for n in self.shape:
-            bits *= n
-        return bits // 8
+        return nbytes_of(self.dtype, self.shape)
 
 
 @dataclass(frozen=True)
