@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint test-engines test-real test-browser test-gpu bench clean
+.PHONY: demo test lint test-engines test-real test-browser test-gpu dist-check bench clean
 
 $(READY): pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -46,6 +46,11 @@ test-browser: $(READY)
 # On a machine with a CUDA device (see TORCH above).
 test-gpu: $(READY)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m gpu tests/test_gpu.py
+
+# Wheel and sdist, each installed in a fresh environment, and the README walked there (3 minutes, and a download of torch).
+dist-check: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dist]'
+	HF_HUB_OFFLINE=1 TORCH="$(TORCH)" $(BIN)/python -m pytest -rs -m dist tests/test_dist.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/convert.py
