@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
+from converter import output
+from converter.checkpoint import digest
 from converter.checkpoint.reader import open_checkpoint
 from converter.plan import shard_size
 from tests.support import DRAFTERS, NAMES, SAMPLE, check, codes, copy_of, eagle3, errors, run
@@ -231,6 +235,28 @@ def test_weights_are_cut_anew(sharded: bool, tmp_path: Path) -> None:
     assert sealed == {p.name for p in (tmp_path / "out").iterdir()} - {"eagle3-seal.json"}
     assert check(tmp_path / "out", "sglang==0.5.23").outcome == "validated"
     assert "C233" not in codes(check(tmp_path / "out", "sglang==0.5.23"))
+
+
+def test_a_file_is_written_while_the_one_before_is_digested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SHA-256 takes a core for each file; here that of the first begins when the second is there."""
+    follow, second = digest._Whole._follow, threading.Event()
+    began = []
+
+    def late(self: digest._Whole, fd: int) -> None:
+        first = "-00001-of-" in self._path.name
+        began.append(first and second.wait(20))
+        if "-00002-of-" in self._path.name:
+            second.set()
+        follow(self, fd)
+
+    monkeypatch.setattr(digest._Whole, "_follow", late)
+    monkeypatch.setattr(output, "cores", lambda: 2)
+    report = run(DRAFTERS / "a_plain", tmp_path / "out", max_shard_size=100_000)
+    assert report.outcome == "converted"
+    assert len(began) == len(report.written) - 2 > 2  # config.json and the index are digested otherwise
+    assert began.count(True) == 1
+    for file in report.written:
+        assert file.sha256 == hashlib.sha256((tmp_path / "out" / file.name).read_bytes()).hexdigest()
 
 
 def test_shards_become_one_file_where_all_fit(tmp_path: Path) -> None:
