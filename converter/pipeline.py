@@ -89,7 +89,9 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
     if report.drafter is None or report.refused:
         return report
     assert report.source is not None
-    planning = make_plan(report.drafter, report.engines, report.target, report.source, request.dtype)
+    planning = make_plan(
+        report.drafter, report.engines, report.target, report.source, request.dtype, request.max_shard_size
+    )
     report.plan = planning.plan
     report.add(planning.findings)
     if report.plan is not None:  # writing finds values that are no numbers, but what a cast makes such is known before
