@@ -6,19 +6,21 @@ import hashlib
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import get_token
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from converter import seal
 from converter.fingerprint import target_fingerprint
 from converter.forward.sample import read_sample
-from converter.hub.secrets import masked, masked_words
+from converter.hub.secrets import masked
 from converter.pipeline import look
 from tests.support import DRAFTERS, SAMPLE, TARGET, Done, copy_of, eagle3, request, run
 from tests.test_schemas import assert_published
@@ -144,11 +146,38 @@ def test_the_token_is_not_written_down(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_what_is_masked_and_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    words = (f"--x={TOKEN}", "http://a:b@c", "hf://org/name@v1", "org/name@v1", "//share/x@y", "-v")
-    assert masked_words(words) == ("--x=***", "http://***@c", *words[2:])
+    assert get_token() == TOKEN
+    words = [
+        f"--x={TOKEN}",
+        "http://a:b@c",
+        "hf://org/name@v1",
+        "org/name@v1",
+        "//share/x@y",
+        "hf_llama_8b_drafter",
+        "-v",
+    ]
+    assert masked(words) == ["--x=***", "http://***@c", *words[2:]]
+    assert masked(["hf_" + "aB3" * 12, f"hf_oauth_{'x.y' * 9}"]) == ["***", "***"]  # somebody else's
     assert masked({"a": [f"{TOKEN} and", 1, None]}) == {"a": ["*** and", 1, None]}
     monkeypatch.setenv("HF_TOKEN", "a")  # found in every other word
-    assert masked("drafter") == "drafter" and masked_words(["eagle3", "drafter-of-a"]) == ("eagle3", "drafter-of-a")
+    assert masked("drafter") == "drafter"
+
+
+@pytest.mark.parametrize(("where", "file"), [
+    ("HF_HOME", "token"), ("HF_TOKEN_PATH", ""), ("HOME", ".cache/huggingface/token"),
+])  # fmt: skip
+def test_the_token_is_found_where_the_client_finds_it(
+    where: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HF_HOME", "HF_TOKEN_PATH", "XDG_CACHE_HOME", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    place = tmp_path / "home" / file
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(f"{TOKEN}\n")
+    monkeypatch.setenv(where, str(tmp_path / "home"))
+    code = "from huggingface_hub import get_token; print(get_token())"
+    client = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert client.stdout.strip() == TOKEN and masked(TOKEN) == "***"
 
 
 # --- what is said of it later -------------------------------------------------------------------------------

@@ -376,11 +376,11 @@ def _positive(text: str) -> float | None:
 
 def _command() -> tuple[str, ...]:
     """What the user typed, without the folder of the program, and without secrets."""
-    from converter.hub.secrets import masked_words
+    from converter.hub.secrets import masked
 
     program = Path(sys.argv[0]).name
     words = ("python", "-m", "converter") if program == "__main__.py" else (program,)
-    return masked_words((*words, *sys.argv[1:]))
+    return tuple(masked((*words, *sys.argv[1:])))
 
 
 eagle3.add_command(sample_command)
