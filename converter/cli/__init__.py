@@ -15,6 +15,7 @@ from converter.cli.common import CONTEXT, VERSION, fail, open_streams, reader_ma
 from converter.cli.look import diff_command, inspect_command
 from converter.cli.report import report_command
 from converter.cli.sample import sample_command
+from converter.cli.seal import seal_group
 from converter.cli.show import Show, ShowSeveral
 from converter.cli.upkeep import check_command
 from converter.drafter.spec import NORM_FLAGS
@@ -124,6 +125,12 @@ _OUTPUT = ("report", "json", "verbose", "quiet")
 @click.option("--force", is_flag=True, help="Replace an OUT that an earlier run wrote.")
 @click.option("--dry-run", is_flag=True, help="Check and print the plan; write nothing.")
 @click.option("--no-digest", is_flag=True, help="Write without digests: faster, and a weaker seal.")
+@click.option(
+    "--sign",
+    default="",
+    metavar="KEY",
+    help="Sign the seal and the files: a private key's file, or sigstore (docs/seal.md).",
+)
 @_options(*_OUTPUT)
 @VERSION
 def convert_command(
@@ -333,6 +340,7 @@ def _request(options: dict[str, Any], find_wiring: bool = False, **more: Any) ->
         target_arch=options["target_arch"],
         dialect=options["dialect"],
         to=options.get("to", ""),
+        sign=options.get("sign", ""),
         aux=points["aux"],
         given=_given(options["given"]),
         wish=Wish(
@@ -386,16 +394,19 @@ def _positive(text: str) -> float | None:
 
 
 def _command() -> tuple[str, ...]:
-    """What the user typed, without the folder of the program."""
+    """What the user typed, without the folder of the program, and without secrets."""
+    from converter.hub.secrets import masked
+
     program = Path(sys.argv[0]).name
     words = ("python", "-m", "converter") if program == "__main__.py" else (program,)
-    return (*words, *sys.argv[1:])
+    return tuple(masked((*words, *sys.argv[1:])))
 
 
 eagle3.add_command(sample_command)
 eagle3.add_command(inspect_command)
 eagle3.add_command(diff_command)
 eagle3.add_command(report_command)
+eagle3.add_command(seal_group)
 engines_group.add_command(check_command)
 
 

@@ -516,6 +516,13 @@ ELSEWHERE = {
     "H412": "tests.test_pull::test_nothing_is_fetched_twice",
     "H413": "tests.test_gate::test_what_is_not_sealed_stays",  # H413 on: what may leave
     "H414": "tests.test_gate::test_the_level_must_reach_what_is_required",
+    "H415": "tests.test_seal::test_a_seal_that_cannot_be_relied_on",  # H415 to H418: what is said of a seal
+    "H416": "tests.test_seal::test_files_that_were_sealed_without_digests",
+    "H417": "tests.test_seal::test_rules_that_changed_since",
+    "H418": "tests.test_signing::test_keys_that_cannot_be_used",
+    "H434": "tests.test_signing::test_what_nobody_signed",  # H434 to H436: of a signature
+    "H435": "tests.test_signing::test_a_signature_of_somebody_else",
+    "H436": "tests.test_signing::test_files_that_nobody_signed",
     "K125": "tests.test_engine_rules::test_what_was_written_is_held_against_what_was_meant",  # a writer's own mistake
     "K163": "tests.test_plugin::test_its_class_is_unknown_to_every_other_engine",  # the same
 }
