@@ -21,6 +21,7 @@ from converter.checks.plugin import with_plugins
 from converter.checks.points import check_meaning, check_points, depth_unknown
 from converter.checks.precision import check_precision, needs_cast
 from converter.checks.rows import check_embedding
+from converter.checks.stated import check_stated
 from converter.checks.stray import check_stray_maps
 from converter.checks.suits import suits
 from converter.checks.target import check_target, check_target_folder
@@ -35,19 +36,12 @@ from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.errors import OutputError, UsageError
 from converter.findings import Finding, judge, stops
+from converter.fingerprint import fingerprint_at_hand
 from converter.hub.ids import pinned
 from converter.output import Progress, check_out, not_finite, write_weights
 from converter.plan import Plan, make_plan
 from converter.rules import loading
-from converter.rules.dialect import (
-    Dialect,
-    DialectReading,
-    Recognition,
-    read,
-    recognise,
-    stated_points,
-    unrecognised,
-)
+from converter.rules.dialect import Dialect, DialectReading, read, stated_points
 from converter.rules.engine import nested, resolve
 from converter.rules.forms import (
     as_written,
@@ -60,6 +54,7 @@ from converter.rules.forms import (
     written_for,
 )
 from converter.rules.fused import ASSUMED
+from converter.rules.recognition import Recognition, recognise, unrecognised
 from converter.run import Report, Request, nobody
 from converter.sealed import (
     allowed_once,
@@ -70,6 +65,7 @@ from converter.sealed import (
     not_as_sealed,
     own_output,
 )
+from converter.signing import Signer, open_signer
 from converter.source import open_source
 from converter.target import named_target
 from converter.target_weights import TargetWeights, read_target_weights
@@ -86,6 +82,7 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
         raise UsageError("--to writes a trainer's form and --engine an engine's: give one of them")
     if request.to:
         check_writable(request.to)
+    signer = open_signer(request.sign) if request.sign else None
     report = _read(request, told)
     if not request.dry_run:
         recover(normal(request.out))
@@ -95,7 +92,9 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
     if report.drafter is None or report.refused:
         return report
     assert report.source is not None
-    planning = make_plan(report.drafter, report.engines, report.target, report.source, request.dtype)
+    planning = make_plan(
+        report.drafter, report.engines, report.target, report.source, request.dtype, request.max_shard_size
+    )
     report.plan = planning.plan
     report.add(planning.findings)
     if report.plan is not None:  # writing finds values that are no numbers, but what a cast makes such is known before
@@ -110,7 +109,7 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
         report.outcome = "refused" if report.refused else "planned"
         return report
     try:
-        _write(report, report.plan, progress)
+        _write(report, report.plan, progress, signer)
     except OSError as problem:
         file = Path(os.fsdecode(problem.filename)) if problem.filename else None
         if file in report.source.checkpoint.files:
@@ -256,6 +255,7 @@ def _read(request: Request, told: Callable[[str], None], outputs: bool = False) 
     # How fused rows lie is for a sample to show, where there is one.
     report.open = [f for f in reading.findings if f.code == ASSUMED and request.wish.sample is not None]
     report.add([f for f in reading.findings if f not in report.open])
+    report.add(check_stated(dialect, reading, source.config, source.checkpoint))
     if reading.spec is None:
         return report
     if report.read_as and sealed is not None and "launch" not in sealed:
@@ -367,7 +367,7 @@ def _target_weights(report: Report, spec: DrafterSpec) -> TargetWeights | None:
 # --- writing ------------------------------------------------------------------------------------------------
 
 
-def _write(report: Report, plan: Plan, progress: Progress) -> None:
+def _write(report: Report, plan: Plan, progress: Progress, signer: Signer | None) -> None:
     request, source = report.request, report.source
     assert request.out is not None and source is not None and report.drafter is not None
     started = time.monotonic()
@@ -396,11 +396,14 @@ def _write(report: Report, plan: Plan, progress: Progress) -> None:
             plan=plan,
             written=report.written,
             input_digests=input_digests,
-            proof=proving.proof_json(report),
+            proof=proving.proof_json(report, request.digest),
             findings=report.findings,
-            target={k: getattr(report.target, k) for k in ("name", "architecture", "layers", "commit")},
+            target={k: getattr(report.target, k) for k in ("name", "architecture", "layers", "commit")}
+            | {"fingerprint": fingerprint_at_hand(report.target_weights)},
         )
         seal.write_json(staging.folder / seal.NAME, report.sealed)
+        if signer is not None:
+            signer.sign(staging.folder, seal.must_be_signed(report.sealed), named=staging.out.name)
         staging.commit(replace=request.force)
     report.seconds = time.monotonic() - started
     report.outcome = "converted"

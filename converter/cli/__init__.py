@@ -16,6 +16,7 @@ from converter.cli.hook import hook_group
 from converter.cli.look import diff_command, inspect_command
 from converter.cli.report import report_command
 from converter.cli.sample import sample_command
+from converter.cli.seal import seal_group
 from converter.cli.show import Show, ShowSeveral
 from converter.cli.upkeep import check_command
 from converter.drafter.spec import NORM_FLAGS
@@ -120,12 +121,28 @@ _OUTPUT = ("report", "json", "verbose", "quiet")
 @click.option("--to", default="", metavar="DIALECT", help="Write a trainer's form instead of an engine's.")
 @_options(*_COMMON)
 @click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), help="Cast the weights.")
+@click.option("--max-shard-size", metavar="SIZE", help="Cut the weights into files of at most SIZE (5GB, 500MB, 2GiB), "
+    "with an index. [default: the files of IN]")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace an OUT that an earlier run wrote.")
 @click.option("--dry-run", is_flag=True, help="Check and print the plan; write nothing.")
 @click.option("--no-digest", is_flag=True, help="Write without digests: faster, and a weaker seal.")
+@click.option(
+    "--sign",
+    default="",
+    metavar="KEY",
+    help="Sign the seal and the files: a private key's file, or sigstore (docs/seal.md).",
+)
 @_options(*_OUTPUT)
 @VERSION
-def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no_digest: bool, **options: Any) -> None:
+def convert_command(
+    out: Path,
+    dtype: str | None,
+    max_shard_size: str | None,
+    force: bool,
+    dry_run: bool,
+    no_digest: bool,
+    **options: Any,
+) -> None:
     """Convert the drafter IN into the folder OUT.
 
     IN is a folder, a safetensors file, or a drafter on the Hub: org/name[@revision] or hf://org/name[@revision]/folder.
@@ -137,8 +154,17 @@ def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no
 
     def run() -> Report:
         from converter.pipeline import convert
+        from converter.plan import shard_size
 
-        request = _request(options, out=out, dtype=dtype or "", force=force, dry_run=dry_run, digest=not no_digest)
+        request = _request(
+            options,
+            out=out,
+            dtype=dtype or "",
+            max_shard_size=shard_size(max_shard_size) if max_shard_size is not None else 0,
+            force=force,
+            dry_run=dry_run,
+            digest=not no_digest,
+        )
         with show.status() as told:
             return convert(request, show.progress, told)
 
@@ -315,6 +341,7 @@ def _request(options: dict[str, Any], find_wiring: bool = False, **more: Any) ->
         target_arch=options["target_arch"],
         dialect=options["dialect"],
         to=options.get("to", ""),
+        sign=options.get("sign", ""),
         aux=points["aux"],
         given=_given(options["given"]),
         wish=Wish(
@@ -368,16 +395,19 @@ def _positive(text: str) -> float | None:
 
 
 def _command() -> tuple[str, ...]:
-    """What the user typed, without the folder of the program."""
+    """What the user typed, without the folder of the program, and without secrets."""
+    from converter.hub.secrets import masked
+
     program = Path(sys.argv[0]).name
     words = ("python", "-m", "converter") if program == "__main__.py" else (program,)
-    return (*words, *sys.argv[1:])
+    return tuple(masked((*words, *sys.argv[1:])))
 
 
 eagle3.add_command(sample_command)
 eagle3.add_command(inspect_command)
 eagle3.add_command(diff_command)
 eagle3.add_command(report_command)
+eagle3.add_command(seal_group)
 eagle3.add_command(hook_group)
 engines_group.add_command(check_command)
 

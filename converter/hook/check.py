@@ -179,7 +179,7 @@ def _is_drafter(place: Path) -> bool:
     for file in sorted(place.glob("*.safetensors")):
         with suppress(InputError):
             names += read_header(file).tensors
-    from converter.rules.dialect import may_be_drafter
+    from converter.rules.recognition import may_be_drafter
 
     return may_be_drafter(config, names)
 

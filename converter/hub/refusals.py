@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from converter.errors import InputError, OutputError
 from converter.findings import error
 from converter.hub.ids import HubId
+from converter.hub.secrets import masked
 
 _LOGIN = "hf auth login    (or set HF_TOKEN to a token that may read it)"
 _LOCAL = frozenset({errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT, errno.ENAMETOOLONG})
@@ -197,12 +198,6 @@ def _no_folder(named: HubId) -> str:
 
 def _words(problem: BaseException) -> str:
     """The first line that tells something, without the token, and without what signs a URL."""
-    from huggingface_hub import get_token
-
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     text = lines[0] if lines else type(problem).__name__
-    token = get_token()
-    if token:
-        text = text.replace(token, "***")
-    text = re.sub(r"//[^/@\s]+@", "//***@", text)
-    return re.sub(r"\?\S+", "?...", text)[:200]
+    return re.sub(r"\?\S+", "?...", str(masked(text)))[:200]

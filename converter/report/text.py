@@ -24,6 +24,7 @@ from converter.report.words import at_commit, clean, count, launch_text, sentenc
 from converter.rules.engine import STANDINGS, EngineRelease, known_releases
 from converter.rules.forms import TrainerForm
 from converter.run import Report
+from converter.source import SIGNATURE
 
 if TYPE_CHECKING:
     from converter.forward.scores import Scores
@@ -136,6 +137,8 @@ class Printer:
             rows.append(("", f"and {len(plan.dropped) - 4} more (-v)"))
         if plan.form is not None and plan.form.unsaid():
             rows.append(("lost", f"{', '.join(plan.form.unsaid())} ({plan.form.title} has no key for them)"))
+        if plan.sharded:
+            rows.append(("files", f"{len(plan.files)} shards, and their index"))
         if plan.carried:
             rows.append(("carried", ", ".join(plan.carried)))
         if plan.left:
@@ -149,6 +152,8 @@ class Printer:
         assert out is not None
         written, seconds = size(report.bytes_written), f"{report.seconds:.1f} s"
         self._line(f"wrote {_folder(out)} ({written}, {seconds})   sealed: {out / seal.NAME}")
+        if report.request.sign:
+            self._line(f"signed: {out / SIGNATURE}")
 
     def _serve(self, report: Report) -> None:
         lines = launch_lines(report)

@@ -516,11 +516,18 @@ ELSEWHERE = {
     "H412": "tests.test_pull::test_nothing_is_fetched_twice",
     "H413": "tests.test_gate::test_what_is_not_sealed_stays",  # H413 on: what may leave
     "H414": "tests.test_gate::test_the_level_must_reach_what_is_required",
-    "H427": "tests.test_hook::test_the_policy_of_the_pushed_commit_counts",  # H427 on: what a push publishes
+    "H415": "tests.test_seal::test_a_seal_that_cannot_be_relied_on",  # H415 to H418: what is said of a seal
+    "H416": "tests.test_seal::test_files_that_were_sealed_without_digests",
+    "H417": "tests.test_seal::test_rules_that_changed_since",
+    "H418": "tests.test_signing::test_keys_that_cannot_be_used",
+    "H427": "tests.test_hook::test_the_policy_of_the_pushed_commit_counts",  # H427 to H431: what a push publishes
     "H428": "tests.test_hook::test_the_policy_may_leave_it_to_the_static_checks",
     "H429": "tests.test_hook::test_tags_of_commits_trees_and_files",
     "H430": "tests.test_hook_install::test_what_is_no_clone",
     "H431": "tests.test_hook_install::test_nothing_of_the_user_is_lost",
+    "H434": "tests.test_signing::test_what_nobody_signed",  # H434 to H436: of a signature
+    "H435": "tests.test_signing::test_a_signature_of_somebody_else",
+    "H436": "tests.test_signing::test_files_that_nobody_signed",
     "K125": "tests.test_engine_rules::test_what_was_written_is_held_against_what_was_meant",  # a writer's own mistake
     "K163": "tests.test_plugin::test_its_class_is_unknown_to_every_other_engine",  # the same
 }
