@@ -11,6 +11,7 @@ stdout as Markdown, progress to stderr.
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
 import shlex
 import subprocess
@@ -83,8 +84,9 @@ def commands(folder: Path, commits: Mapping[str, str]) -> dict[str, Measured]:
 def as_markdown(found: Mapping[str, Measured], load: float, rounds: int) -> str:
     where = machine()
     on = f"{where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB, {where['system']}"
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     lines = [
-        f"- {on}; load average {load:.1f} before, {os.getloadavg()[0]:.1f} after",
+        f"- {today}, {on}; load average {load:.1f} before, {os.getloadavg()[0]:.1f} after",
         f"- {git(ROOT, 'version')}; a drafter of {SHAPE.nbytes / 1e9:.2f} GB; {rounds} rounds",
         "",
         "| | min s | median s | CPU s | peak MB |",
