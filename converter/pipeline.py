@@ -398,7 +398,8 @@ def _write(report: Report, plan: Plan, progress: Progress) -> None:
             input_digests=input_digests,
             proof=proving.proof_json(report),
             findings=report.findings,
-            target={k: getattr(report.target, k) for k in ("name", "architecture", "layers", "commit")},
+            target={k: getattr(report.target, k) for k in seal.TARGET},
+            draft_steps=proving.draft_steps(report.drafter.provenance),
         )
         seal.write_json(staging.folder / seal.NAME, report.sealed)
         staging.commit(replace=request.force)
