@@ -24,7 +24,6 @@ from converter.version import __version__
 
 NAME = SEAL
 SCHEMA = "eagle3-convert/seal/1"
-TARGET = ("name", "architecture", "layers", "max_position_embeddings", "commit")  # what is told of it
 
 
 def make_seal(
@@ -39,13 +38,12 @@ def make_seal(
     proof: Mapping[str, Any],
     findings: Sequence[Finding],
     target: Mapping[str, Any],
-    draft_steps: int,
+    serving: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The published form (schemas/seal.schema.json).
 
     commit          of the repository that the input was fetched from, "" for a folder
-    target          the facts that TARGET names
-    draft_steps     of the launch command
+    serving         what launch commands are made of, beside the config
     input_digests   XXH3-128 of the input tensors whose values changed; of the others it is the output's
     """
     digests = {name: digest for file in written for name, digest in file.xxh3.items()}
@@ -70,7 +68,7 @@ def make_seal(
         "rules": rule_digests(),
         "target": dict(target),
         "launch": dict(plan.launch),
-        "draft_steps": draft_steps,
+        "serving": dict(serving),
         "files": [{"name": f.name, "size": f.size, "sha256": f.sha256} for f in written],
         "tensors": [
             {

@@ -18,7 +18,7 @@ from converter.publish.facts import Facts, facts_of
 from converter.publish.marked import README, line_of, renewed
 from converter.publish.metadata import INDEX, SAMPLE, check_card, with_metadata
 from converter.publish.sections import SECTIONS
-from converter.report.words import clean
+from converter.report.markup import plain
 from converter.rules.schema import check
 from converter.source import open_source
 
@@ -46,10 +46,11 @@ def card_text(document: Mapping[str, Any], existing: str | None, repo: str, conf
     if wrong:
         raise _no_seal(wrong[0])
     facts = facts_of(document, config, repo)
-    bom, text = (_BOM, existing[1:]) if existing and existing[0] == _BOM else ("", existing or "")
+    text = (existing or "").removeprefix(_BOM)
+    bom = _BOM if (existing or "").startswith(_BOM) else ""
     line_break = _line_break(text)
     if not text:
-        text = f"# {facts.title}\n"
+        text = f"# {plain(facts.title)}\n"
     head, body = with_metadata(text, _metadata(facts), line_break)
     sections = {name: "\n".join(write(facts)) for name, write in SECTIONS.items()}
     new = head + renewed(body, sections, line_break, before=line_of(head, len(head)) - 1)
@@ -99,10 +100,8 @@ def existing_card(folder: Path) -> str | None:
 
 
 def _line_break(text: str) -> str:
-    """What most lines end in."""
-    pairs = text.count("\r\n")
-    counts = {"\n": text.count("\n") - pairs, "\r\n": pairs, "\r": text.count("\r") - pairs}
-    return max(counts, key=lambda ending: counts[ending])
+    """What most lines end in. The Hub sees no block in a file that has \r alone."""
+    return "\r\n" if text.count("\r\n") * 2 > text.count("\n") else "\n"
 
 
 def _metadata(facts: Facts) -> dict[str, Any]:
@@ -133,18 +132,24 @@ def _results(facts: Facts) -> list[dict[str, Any]]:
         "task_type": TASK,
         "task_name": "speculative decoding",
         "dataset_type": SAMPLE,
-        "dataset_name": clean(facts.sample_name),
-        "dataset_args": {"tokens_sha256": sample["tokens_sha256"], "sequences": sample["sequences"],
-                         "positions": scores["rows"][0]},
-    }  # fmt: skip
-    interval = (scores.get("interval") or [None])[0]
-    accuracy = {
-        "metric_type": "accuracy",
-        "metric_name": "accuracy of draft step 0",
-        "metric_value": round(scores["accuracy"][0], 4),
-        "metric_args": {"interval_95": _rounded(interval)} if interval else None,
+        "dataset_name": facts.sample_name,
+        "dataset_args": {
+            **({"tokens_sha256": sample["tokens_sha256"]} if sample.get("tokens_sha256") else {}),
+            "sequences": sample["sequences"],
+            "positions": next(iter(scores["rows"]), 0),
+        },
     }
-    found = [{**dataset, **accuracy}]
+    found: list[dict[str, Any]] = []
+    for share in scores["accuracy"][:1]:  # of later steps the table tells
+        found.append(
+            {
+                **dataset,
+                "metric_type": "accuracy",
+                "metric_name": "accuracy of draft step 0",
+                "metric_value": round(share, 4),
+                "metric_args": _interval((scores.get("interval") or [None])[0]) or None,
+            }
+        )
     best = facts.acceptance
     if best is not None:
         how = "replayed on greedy text" if best["exact"] else "estimated"
@@ -154,18 +159,14 @@ def _results(facts: Facts) -> list[dict[str, Any]]:
                 "metric_type": "acceptance_length",
                 "metric_name": f"acceptance length, chains of {best['chain']}, {how}",
                 "metric_value": round(best["length"], 4),
-                "metric_args": {
-                    "chain": best["chain"],
-                    "exact": best["exact"],
-                    **({"interval_95": _rounded(best["interval"])} if best["interval"] else {}),
-                },
+                "metric_args": {"chain": best["chain"], "exact": best["exact"], **_interval(best["interval"])},
             }
         )
     return found
 
 
-def _rounded(interval: list[float]) -> list[float]:
-    return [round(end, 4) for end in interval]
+def _interval(ends: list[float] | None) -> dict[str, list[float]]:
+    return {} if ends is None else {"interval_95": [round(end, 4) for end in ends]}
 
 
 def _no_seal(what: str) -> InputError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from converter import seal
@@ -19,6 +18,7 @@ from converter.errors import UsageError
 from converter.hub.ids import also_an_id
 from converter.proving import DEFAULT_STEPS
 from converter.report.document import launch_line
+from converter.report.words import clean
 from converter.rules.engine import EngineRelease
 from converter.rules.forms import reading_engine, trainer_form
 
@@ -61,7 +61,7 @@ class Facts:
 
     @property
     def steps(self) -> int:
-        return seal.count_at(self.document, "draft_steps") or DEFAULT_STEPS
+        return seal.count_at(self.document, "serving.draft_steps") or DEFAULT_STEPS
 
     @property
     def sample_name(self) -> str:
@@ -82,9 +82,9 @@ def facts_of(document: Mapping[str, Any], config: Mapping[str, Any], repo: str) 
     target = replace(
         seal.target_of(document),
         name=base or TARGET,
-        max_position_embeddings=seal.count_at(document, "target.max_position_embeddings"),
+        max_position_embeddings=seal.count_at(document, "serving.target_positions"),
     )
-    steps = seal.count_at(document, "draft_steps") or DEFAULT_STEPS
+    steps = seal.count_at(document, "serving.draft_steps") or DEFAULT_STEPS
     spec, lines, unknown = None, [], []
     for requirement in seal.texts_at(document, "engines", "engine"):
         read = _read(requirement, document, config, target)
@@ -107,7 +107,8 @@ def facts_of(document: Mapping[str, Any], config: Mapping[str, Any], repo: str) 
 
 def last_part(path: str) -> str:
     """Of a path on whatever system, or of a name."""
-    return re.split(r"[\\/]", path.rstrip("\\/"))[-1].strip(". ")
+    last = re.split(r"[\\/]", path.rstrip("\\/"))[-1]
+    return "" if last in (".", "..") else " ".join(clean(last).split())
 
 
 def source_name(document: Mapping[str, Any]) -> str:
@@ -117,20 +118,10 @@ def source_name(document: Mapping[str, Any]) -> str:
 
 
 def _base_model(document: Mapping[str, Any]) -> str:
-    """The target's id on the Hub; "" where its name is a path, or may be one.
-
-    A target that was read from the Hub has a commit. Without one, its name is the path that --target named, or what the
-    trainer wrote into the drafter's config, which has the form of an id or not.
-    """
-    name = seal.text_at(document, "target.name")
-    named = also_an_id(name)
-    if named is None or named.revision:
-        return ""
-    if seal.text_at(document, "target.commit"):
-        return named.repo
-    words = seal.texts_at(document, "command")
-    given = any(word == "--target" or word.startswith("--target=") for word in words)
-    return "" if given or Path(name).exists() else named.repo
+    """The target's id on the Hub, or "". A seal of before this was recorded knows it of targets read from there."""
+    read_there = seal.text_at(document, "target.name") if seal.text_at(document, "target.commit") else ""
+    named = also_an_id(seal.text_at(document, "serving.target") or read_there)
+    return named.repo if named is not None and not named.revision else ""
 
 
 def _read(

@@ -46,12 +46,13 @@ def _block(block: str, ours: Mapping[str, Any], line_break: str, above: int) -> 
     """above: lines of the file before the block."""
     start, stop = _place(block, above)
     before, after = block[:start], block[stop:]
-    hidden = re.sub(r"[^\r\n]", "", block[start:stop])  # empty lines, so that lines keep their numbers
-    data = _read(before + hidden + after, above)
+    hidden = re.sub(r"[^\r\n]+", "#", block[start:stop])  # lines keep their numbers
+    users = before + hidden + after
+    data = _read(users, above)
     mine = {key: value for key, value in ours.items() if key not in data}
     wanted = dict(data)
     if INDEX in data:
-        wanted[INDEX] = _results(data[INDEX], ours.get(INDEX), above + _line_of_key(block, INDEX))
+        wanted[INDEX] = _results(data[INDEX], ours.get(INDEX), above + _line_of_key(users, INDEX))
         if not wanted[INDEX]:
             del wanted[INDEX]
         if not _same(wanted, data):

@@ -13,6 +13,7 @@ from converter.report.markup import code, launches, plain, table
 from converter.report.reading import between, engine_name, level_words, percent
 from converter.report.words import count, size
 from converter.rules.engine import STANDINGS
+from converter.transforms import SPLIT_ROWS
 
 _LABELS = {
     "target": "the target's own choice",
@@ -78,8 +79,8 @@ def scores(facts: Facts) -> Iterator[str]:
     largest = proof["largest_logit_difference"]
     if largest is not None:
         held = " and ".join(plain(engine_name(e["engine"])) for e in proof.get("engines") or [])
-        yield (f"Its logits as the trainer computes them and as {held or 'the engine'} does differ by {largest:.2g} at "
-               "most.")  # fmt: skip
+        against = held or "the engine"
+        yield f"Largest difference of a logit, trainer's forward pass against that of {against}: {largest:.2g}."
         yield ""
     measured, sample = proof["scores"], proof["sample"]
     if measured is None or sample is None:
@@ -134,7 +135,7 @@ def provenance(facts: Facts) -> Iterator[str]:
         f["code"] for f in document["findings"] if f["severity"] == "warning" and not f["allowed"]
     )  # fmt: skip
     if warned:
-        yield from ("Warnings when it was made:", "")
+        yield from ("It was made with these warnings:", "")
         yield from (f"- {found} {_title(found)}" for found in warned)
         yield ""
     yield (f"{code(seal.NAME)} records it all, with the SHA-256 of every file; `eagle3 explain CODE` tells what a code "
@@ -150,12 +151,13 @@ def _record(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "made from", f"{code(given) if given else 'a folder'}{at}"
     tool = f"{document['tool']['name']} {document['tool']['version']}"
     yield "made by", f"{plain(tool)}, {code(document['sealed_at'])}"
-    yield "by", f"{count(len(document['rules']), 'rule file')}, each with its SHA-256 in the seal"
-    yield "for", ", ".join(_engine(e) for e in document["engines"]) or plain(engine_name(document.get("to") or ""))
+    yield "rules", f"{count(len(document['rules']), 'file')}, each with its SHA-256 in the seal"
+    engines = ", ".join(map(_engine, document["engines"]))
+    yield "written for", engines or plain(engine_name(document.get("to") or ""))
     target = seal.text_at(document, "target.commit")
     yield "target", f"{code(facts.base_model)}, commit {code(target)}" if facts.base_model and target else ""
-    same = sum(t["xxh3_128"] == t["source_xxh3_128"] != "" for t in document["tensors"])
-    yield "tensors", f"{len(document['tensors'])}, of {same} every byte is the input's"
+    same = sum(all(o["name"] == SPLIT_ROWS for o in t["operations"]) for t in document["tensors"])
+    yield "tensors", f"{len(document['tensors'])}, and of {same} of them every byte is the input's"
     if sample is not None:
         digest = sample.get("tokens_sha256")
         yield "sample", f"{code(facts.sample_name)}{f', tokens SHA-256 {code(digest)}' if digest else ''}"
