@@ -57,7 +57,8 @@ class Facts:
     @property
     def engine_names(self) -> list[str]:
         """Without their releases, once each."""
-        return list(dict.fromkeys(e["engine"].partition("==")[0] for e in self.document["engines"]))
+        names = (one_line(e["engine"].partition("==")[0]) for e in self.document["engines"])
+        return list(dict.fromkeys(names))
 
     @property
     def steps(self) -> int:
@@ -108,7 +109,11 @@ def facts_of(document: Mapping[str, Any], config: Mapping[str, Any], repo: str) 
 def last_part(path: str) -> str:
     """Of a path on whatever system, or of a name."""
     last = re.split(r"[\\/]", path.rstrip("\\/"))[-1]
-    return "" if last in (".", "..") else " ".join(clean(last).split())
+    return "" if last in (".", "..") else one_line(last)
+
+
+def one_line(words: str) -> str:
+    return " ".join(clean(words).split())
 
 
 def source_name(document: Mapping[str, Any]) -> str:

@@ -164,18 +164,16 @@ def _with_index(part: str, index: Any, line_break: str) -> str:
 def _results(index: Any, ours: Any, line: int) -> list[Any]:
     """The user's model-index with our results as they are now, among those of its first model."""
     models = index if isinstance(index, list) else [] if index is None else None
-    if models is None or not all(isinstance(m, dict) and isinstance(m.get("results") or [], list) for m in models):
-        raise _broken(line, f"{INDEX} is no list of models with a name and results")
+    if models is None or not all(isinstance(m, dict) and isinstance(m.get("results", []), list) for m in models):
+        raise _broken(line, f"{INDEX} is no list of models with a name and a list of results")
     kept = []
     for model in models:
-        results = [r for r in model.get("results") or [] if not _is_ours(r)]
-        if results or not model.get("results"):
-            kept.append({**model, "results": results} if model.get("results") else model)
-    if not ours:
-        return kept
-    if not kept:
-        return list(ours)
-    return [{**kept[0], "results": [*(kept[0].get("results") or []), *ours[0]["results"]]}, *kept[1:]]
+        results = [r for r in model.get("results", []) if not _is_ours(r)]
+        if ours and model is models[0]:
+            results += ours[0]["results"]
+        if results or not model.get("results"):  # a model of ours alone goes with them
+            kept.append({**model, "results": results} if "results" in model or results else model)
+    return kept or list(ours or [])
 
 
 def _is_ours(result: Any) -> bool:
