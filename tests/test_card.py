@@ -453,13 +453,15 @@ _KEYS = {"library_name": "transformers", "tags": ["eagle3"], "base_model": "org/
 _SECTIONS = {"about": "## What\n\nIt is.", "launch": "## Launch"}
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     lines=st.lists(st.sampled_from(_LINES) | st.text(max_size=8), max_size=12),
     line_break=st.sampled_from(["\n", "\r\n", "\r"]),
 )
 @example(lines=["---", "license: mit", "---", "words"], line_break="\n")
 @example(lines=["---", "---", "words"], line_break="\n")
+@example(lines=["---", "---"], line_break="\n")
+@example(lines=["---", "model-index: []", "---"], line_break="\n")
 @example(lines=["<!-- eagle3-convert:launch -->", "<!-- /eagle3-convert:launch -->", "words"], line_break="\r\n")
 def test_whatever_is_there_is_kept(lines: list[str], line_break: str) -> None:
     existing = line_break.join(lines)

@@ -39,6 +39,8 @@ def with_metadata(text: str, ours: Mapping[str, Any], line_break: str) -> tuple[
         return f"---{line_break}{_marked(ours, line_break)}---{line_break}{line_break if text else ''}", text
     opening, block, closing = match.groups()
     block = _block(block, ours, line_break, line_of(text, len(opening)) - 1)
+    if not closing.endswith("\n"):
+        closing += line_break
     return opening + block + closing, text[match.end() :]
 
 
@@ -53,7 +55,7 @@ def _block(block: str, ours: Mapping[str, Any], line_break: str, above: int) -> 
     wanted = dict(data)
     if INDEX in data:
         wanted[INDEX] = _results(data[INDEX], ours.get(INDEX), above + _line_of_key(users, INDEX))
-        if not wanted[INDEX]:
+        if data[INDEX] and not wanted[INDEX]:
             del wanted[INDEX]
         if not _same(wanted, data):
             before, after = (_with_index(part, wanted.get(INDEX), line_break) for part in (before, after))
