@@ -400,7 +400,7 @@ def _write(report: Report, plan: Plan, progress: Progress) -> None:
             findings=report.findings,
             target={k: getattr(report.target, k) for k in ("name", "architecture", "layers", "commit")},
             serving={
-                "target": name_on_hub(report.target, given=request.target is not None),
+                "target": name_on_hub(report.target),
                 "target_positions": report.target.max_position_embeddings,
                 "draft_steps": proving.draft_steps(report.drafter.provenance),
             },
