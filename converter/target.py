@@ -171,8 +171,8 @@ def named_target(architecture: str, provenance: Provenance) -> Target:
 
 
 def name_on_hub(target: Target) -> str:
-    """Its id on the Hub; "" where its name is a path. One that was not read from there is named by the drafter's config,
-    or is a folder here.
+    """Its id on the Hub; "" where its name is a path. One that was not read from there has its name from the drafter's
+    config, or is a folder here.
     """
     named = also_an_id(target.name)
     if named is None or named.revision or (not target.commit and Path(target.name).exists()):
