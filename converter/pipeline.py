@@ -390,6 +390,11 @@ def _write(report: Report, plan: Plan, progress: Progress) -> None:
             return
         report.sealed = seal.make_seal(
             command=request.command,
+            serving={
+                "target": name_on_hub(report.target),
+                "target_positions": report.target.max_position_embeddings,
+                "draft_steps": proving.draft_steps(report.drafter.provenance),
+            },
             given=request.source,
             commit=source.commit,
             config_file=source.folder / "config.json",
@@ -399,11 +404,6 @@ def _write(report: Report, plan: Plan, progress: Progress) -> None:
             proof=proving.proof_json(report),
             findings=report.findings,
             target={k: getattr(report.target, k) for k in ("name", "architecture", "layers", "commit")},
-            serving={
-                "target": name_on_hub(report.target),
-                "target_positions": report.target.max_position_embeddings,
-                "draft_steps": proving.draft_steps(report.drafter.provenance),
-            },
         )
         seal.write_json(staging.folder / seal.NAME, report.sealed)
         staging.commit(replace=request.force)
