@@ -67,7 +67,7 @@ from converter.sealed import (
 )
 from converter.signing import Signer, open_signer
 from converter.source import open_source
-from converter.target import named_target
+from converter.target import name_on_hub, named_target
 from converter.target_weights import TargetWeights, read_target_weights
 
 
@@ -390,6 +390,11 @@ def _write(report: Report, plan: Plan, progress: Progress, signer: Signer | None
             return
         report.sealed = seal.make_seal(
             command=request.command,
+            serving={
+                "target": name_on_hub(report.target),
+                "target_positions": report.target.max_position_embeddings,
+                "draft_steps": proving.draft_steps(report.drafter.provenance),
+            },
             given=request.source,
             commit=source.commit,
             config_file=source.folder / "config.json",

@@ -34,6 +34,7 @@ FLOORS = [
     {"accepting"},
     {"look", "hook"},
     {"report"},
+    {"publish"},
     {"cli"},
 ]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from converter.cli.card import card_command
 from converter.cli.common import CONTEXT, VERSION, fail, open_streams, reader_may_leave
 from converter.cli.hook import hook_group
 from converter.cli.look import diff_command, inspect_command
@@ -409,6 +410,7 @@ eagle3.add_command(diff_command)
 eagle3.add_command(report_command)
 eagle3.add_command(seal_group)
 eagle3.add_command(hook_group)
+eagle3.add_command(card_command)
 engines_group.add_command(check_command)
 
 
