@@ -268,9 +268,9 @@ def commands(weights: Path, out: Path) -> dict[str, Measured]:
             (python, *convert, str(weights.parent), str(out), *options, "--dry-run"),
         ),
         "cast": Measured(
-            "convert --dtype float32",
-            f"{shown} --dtype float32",
-            (python, *convert, str(weights.parent), str(out), *options, "--dtype", "float32"),
+            "convert --dtype float32 --no-digest",
+            f"{shown} --dtype float32 --no-digest",
+            (python, *convert, str(weights.parent), str(out), *options, "--dtype", "float32", "--no-digest"),
         ),
         "script": Measured(
             "script", "load_file, rename, save_file (safetensors.torch)", (python, "-c", SCRIPT, str(weights), file)
