@@ -268,9 +268,9 @@ def commands(weights: Path, out: Path) -> dict[str, Measured]:
             (python, *convert, str(weights.parent), str(out), *options, "--dry-run"),
         ),
         "cast": Measured(
-            "convert --dtype float32",
-            f"{shown} --dtype float32",
-            (python, *convert, str(weights.parent), str(out), *options, "--dtype", "float32"),
+            "convert --dtype float32 --no-digest",
+            f"{shown} --dtype float32 --no-digest",
+            (python, *convert, str(weights.parent), str(out), *options, "--dtype", "float32", "--no-digest"),
         ),
         "script": Measured(
             "script", "load_file, rename, save_file (safetensors.torch)", (python, "-c", SCRIPT, str(weights), file)
@@ -427,9 +427,11 @@ def filesystem(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def workplace(parent: Path, size: int) -> Iterator[Path]:
-    """A temporary folder that is removed however the run ends; refuses where it does not fit."""
-    needed = 3 * size + (1 << 30)  # --dtype float32 writes twice the size
+def workplace(parent: Path, size: int, times: int = 3) -> Iterator[Path]:
+    """A temporary folder that is removed however the run ends; refuses where `times` the size does not fit: an input,
+    and twice that where --dtype float32 writes it.
+    """
+    needed = times * size + (1 << 30)
     free = shutil.disk_usage(parent).free
     if free < needed:
         sys.exit(f"{parent} has {free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB are needed: name another with --folder")

@@ -73,7 +73,7 @@ def main() -> None:
     rows = []
     for gigabytes in options.sizes:
         shape = shape_of(gigabytes)
-        with workplace(options.folder.resolve(), shape.nbytes) as folder:
+        with workplace(options.folder.resolve(), shape.nbytes, 3 if gigabytes <= CAST_UP_TO else 2) as folder:
             source, out = write_drafter(folder / "in", shape).parent, folder / "out"
             size = (source / "model.safetensors").stat().st_size
             peaks = {}

@@ -7,15 +7,16 @@ and it starts no thread that could be cut off. Where forking is not safe, everyw
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.process import BaseProcess
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -61,6 +62,8 @@ class _Pool(Generic[_In, _Out]):
         began: Callable[[int], None],
         ended: Callable[[int], None],
     ) -> None:
+        import multiprocessing
+
         self._work, self._items, self._lost, self._began, self._ended = work, items, lost, began, ended
         self._context: Any = multiprocessing.get_context("fork")
         self._workers: dict[Connection, tuple[BaseProcess, int]] = {}  # and the item that it has
@@ -68,6 +71,8 @@ class _Pool(Generic[_In, _Out]):
         self._results: dict[int, _Out] = {}
 
     def run(self, jobs: int) -> list[_Out]:
+        from multiprocessing.connection import Connection, wait
+
         try:
             for _ in range(jobs):
                 self._start()

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BufferedReader, BytesIO
 from pathlib import Path
@@ -109,6 +108,8 @@ def _read_headers(snapshot: Snapshot) -> dict[str, dict[str, Any]]:
     """Of each file of the checkpoint its size and the JSON of its header."""
     if snapshot.files is None:
         raise not_cached(snapshot.named, "its weights")
+    from concurrent.futures import ThreadPoolExecutor
+
     files = [snapshot.named.file(name) for name in _files(snapshot)]
     with _bars_off(), ThreadPoolExecutor(_AT_ONCE) as pool:
         read = pool.map(lambda file: _header(snapshot, file), files)
