@@ -304,7 +304,7 @@ def test_the_recipes_for_ci(clone: LfsClone, sealed: Path, monkeypatch: pytest.M
     lines = [line for step in steps for line in step.get("run", "").splitlines()]
     lines += [line for job in gitlab.values() for line in job.get("script", ())]
     commands = [line for line in lines if line.startswith("eagle3")]
-    assert len(commands) >= 4
+    assert len(commands) >= 6
     clone.add(sealed, "drafts/one")
     clone.commit()
     monkeypatch.chdir(clone.folder)
