@@ -33,6 +33,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "cast": ("cast.py",),
     "others": ("others.py", "--rounds", "2"),
     "validate": ("validate.py",),
+    "hook": ("hook.py",),
     "forward": ("forward.py", "--seconds", "30"),
 }
 

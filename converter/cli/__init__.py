@@ -13,6 +13,7 @@ import click
 
 from converter.cli.card import card_command
 from converter.cli.common import CONTEXT, VERSION, fail, open_streams, reader_may_leave
+from converter.cli.hook import hook_group
 from converter.cli.look import diff_command, inspect_command
 from converter.cli.report import report_command
 from converter.cli.sample import sample_command
@@ -408,6 +409,7 @@ eagle3.add_command(inspect_command)
 eagle3.add_command(diff_command)
 eagle3.add_command(report_command)
 eagle3.add_command(seal_group)
+eagle3.add_command(hook_group)
 eagle3.add_command(card_command)
 engines_group.add_command(check_command)
 

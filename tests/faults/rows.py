@@ -520,6 +520,11 @@ ELSEWHERE = {
     "H416": "tests.test_seal::test_files_that_were_sealed_without_digests",
     "H417": "tests.test_seal::test_rules_that_changed_since",
     "H418": "tests.test_signing::test_keys_that_cannot_be_used",
+    "H427": "tests.test_hook::test_the_policy_of_the_pushed_commit_counts",  # H427 to H431: what a push publishes
+    "H428": "tests.test_hook::test_the_policy_may_leave_it_to_the_static_checks",
+    "H429": "tests.test_hook::test_tags_of_commits_trees_and_files",
+    "H430": "tests.test_hook_install::test_what_is_no_clone",
+    "H431": "tests.test_hook_install::test_nothing_of_the_user_is_lost",
     "H434": "tests.test_signing::test_what_nobody_signed",  # H434 to H436: of a signature
     "H435": "tests.test_signing::test_a_signature_of_somebody_else",
     "H436": "tests.test_signing::test_files_that_nobody_signed",
