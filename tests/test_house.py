@@ -34,6 +34,7 @@ FLOORS = [
     {"accepting"},
     {"look"},
     {"report"},
+    {"publish"},
     {"cli"},
 ]
 
