@@ -71,7 +71,7 @@ from converter.sealed import (
     own_output,
 )
 from converter.source import open_source
-from converter.target import named_target
+from converter.target import name_on_hub, named_target
 from converter.target_weights import TargetWeights, read_target_weights
 
 
@@ -399,6 +399,11 @@ def _write(report: Report, plan: Plan, progress: Progress) -> None:
             proof=proving.proof_json(report),
             findings=report.findings,
             target={k: getattr(report.target, k) for k in ("name", "architecture", "layers", "commit")},
+            serving={
+                "target": name_on_hub(report.target, given=request.target is not None),
+                "target_positions": report.target.max_position_embeddings,
+                "draft_steps": proving.draft_steps(report.drafter.provenance),
+            },
         )
         seal.write_json(staging.folder / seal.NAME, report.sealed)
         staging.commit(replace=request.force)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from converter.checkpoint.reader import Checkpoint, open_checkpoint
 from converter.checks.as_it_is import Seen
 from converter.checks.engine import CODES, would_see
-from converter.drafter.drafter import Drafter
+from converter.drafter.drafter import Drafter, Provenance
 from converter.drafter.points import as_option
 from converter.drafter.target import Target
 from converter.findings import Finding, error
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 DEFAULT_STEPS = 3  # where the trainer recommends none
 DEFAULT_POSITIONS = 16384  # an accuracy of 50 % is then known to about 1 point
+
+
+def draft_steps(provenance: Provenance) -> int:
+    """How many tokens a server is told to draft at a time."""
+    return provenance.speculative_tokens or DEFAULT_STEPS
 
 
 def written(plan: Plan, folder: Path, target: Target) -> list[EngineFiles]:

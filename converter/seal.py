@@ -38,10 +38,12 @@ def make_seal(
     proof: Mapping[str, Any],
     findings: Sequence[Finding],
     target: Mapping[str, Any],
+    serving: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The published form (schemas/seal.schema.json).
 
     commit          of the repository that the input was fetched from, "" for a folder
+    serving         what launch commands are made of, beside the config
     input_digests   XXH3-128 of the input tensors whose values changed; of the others it is the output's
     """
     digests = {name: digest for file in written for name, digest in file.xxh3.items()}
@@ -66,6 +68,7 @@ def make_seal(
         "rules": rule_digests(),
         "target": dict(target),
         "launch": dict(plan.launch),
+        "serving": dict(serving),
         "files": [{"name": f.name, "size": f.size, "sha256": f.sha256} for f in written],
         "tensors": [
             {
@@ -126,6 +129,12 @@ def text_at(document: Mapping[str, Any], path: str) -> str:
     return value if isinstance(value, str) else ""
 
 
+def count_at(document: Mapping[str, Any], path: str) -> int | None:
+    """The positive whole number at a dotted path of a seal that nobody has checked; None where there is none."""
+    value = lookup(document, path)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
 def texts_at(document: Mapping[str, Any], key: str, part: str = "") -> list[str]:
     """The texts in a list of a seal that nobody has checked, or the `part` of each of its objects."""
     value = document.get(key)
@@ -136,12 +145,10 @@ def texts_at(document: Mapping[str, Any], key: str, part: str = "") -> list[str]
 
 def target_of(document: Mapping[str, Any]) -> Target:
     """The target that a seal, which nobody has checked, names."""
-    layers = lookup(document, "target.layers")
-    known = isinstance(layers, int) and not isinstance(layers, bool) and layers > 0
     return Target(
         name=text_at(document, "target.name"),
         architecture=text_at(document, "target.architecture"),
-        layers=layers if known else None,
+        layers=count_at(document, "target.layers"),
         where=NAME,
     )
 

@@ -12,7 +12,7 @@ from converter.drafter.spec import Rope
 from converter.drafter.target import Target
 from converter.errors import InputError
 from converter.findings import Finding, error
-from converter.hub.ids import HubId, hub_id
+from converter.hub.ids import HubId, also_an_id, hub_id
 from converter.hub.snapshot import CONFIG, cached, look_up, two_meanings
 from converter.rules.behaviours import Unreadable, rope_parameters_first
 from converter.tokenizer import token_ids
@@ -168,3 +168,15 @@ def named_target(architecture: str, provenance: Provenance) -> Target:
     return Target(
         name=provenance.target_name, architecture=provenance.target_architecture, where="the drafter's config"
     )
+
+
+def name_on_hub(target: Target, given: bool) -> str:
+    """Its id on the Hub; "" where its name is a path, or may be one.
+
+    given   by the user, so that it has a commit where it was read from the Hub; else its name is what the drafter's
+            config says
+    """
+    named = also_an_id(target.name)
+    if named is None or named.revision or (not target.commit and (given or Path(target.name).exists())):
+        return ""
+    return named.repo

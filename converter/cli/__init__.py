@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from converter.cli.card import card_command
 from converter.cli.common import CONTEXT, VERSION, fail, open_streams, reader_may_leave
 from converter.cli.look import diff_command, inspect_command
 from converter.cli.options import COMMON, OUTPUT, request_of, with_options
@@ -217,6 +218,7 @@ eagle3.add_command(inspect_command)
 eagle3.add_command(diff_command)
 eagle3.add_command(report_command)
 eagle3.add_command(push_command)
+eagle3.add_command(card_command)
 engines_group.add_command(check_command)
 
 

@@ -24,7 +24,7 @@ from converter.hub.ids import HubId
 from converter.hub.sending import changed_meanwhile
 from converter.hub.upload import CARD, MAIN, Outgoing, Sent, There, look_there, outgoing, send
 from converter.proving import proof_json
-from converter.publish.card import card_text
+from converter.publish.card import card_text, existing_card
 from converter.report.verdict import of_engine
 from converter.run import Report
 from converter.source import CARRIED, open_source
@@ -308,13 +308,13 @@ def carry_out(push: Push) -> None:
 
 def _card(push: Push, there: There) -> bytes | None:
     """The card of a sealed drafter, around what its owner wrote; of another the user's own, if there is one."""
-    own = push.asked.folder / CARD
+    folder = push.asked.folder
     if not push.sealed:
-        return own.read_bytes() if own.is_file() else None
-    existing = own.read_bytes() if own.is_file() else there.read(CARD) if CARD in there.files else None
-    text = existing.decode("utf-8", "replace") if existing is not None else None
-    config = read_object(push.asked.folder / "config.json")
-    return card_text(push.sealed, text, push.asked.to.repo, config).encode()
+        return (folder / CARD).read_bytes() if (folder / CARD).is_file() else None
+    existing = existing_card(folder)
+    if existing is None and CARD in there.files:
+        existing = there.read(CARD).decode("utf-8", "replace")
+    return card_text(push.sealed, existing, push.asked.to.repo, read_object(folder / "config.json")).encode()
 
 
 def _former(there: There) -> set[str]:

@@ -9,9 +9,11 @@ from typing import Any
 from converter import seal
 from converter.drafter.points import describe_points
 from converter.drafter.spec import FIELDS, DrafterSpec, Latent, Rope
+from converter.drafter.target import Target
 from converter.errors import Eagle3Error
-from converter.proving import DEFAULT_STEPS, proof_json
+from converter.proving import draft_steps, proof_json
 from converter.report.verdict import headline, of_engine, vocabulary
+from converter.rules.engine import EngineRelease
 from converter.rules.forms import TrainerForm
 from converter.run import Report
 from converter.version import __version__
@@ -120,7 +122,7 @@ def launch_lines(report: Report) -> list[dict[str, Any]]:
     plan, drafter = report.plan, report.drafter
     if drafter is None or (plan is None and report.request.out is not None):
         return []
-    steps = drafter.provenance.speculative_tokens or DEFAULT_STEPS
+    steps = draft_steps(drafter.provenance)
     if plan is not None:
         engines, spec = plan.engines if plan.form is None else (), plan.spec
     else:
@@ -132,8 +134,13 @@ def launch_lines(report: Report) -> list[dict[str, Any]]:
         target, out = report.target, str(folder.absolute())
         if Path(target.name).is_dir():
             target = replace(target, name=str(Path(target.name).absolute()))
-        environment, command = engine.launch_command(target, out, steps, spec)
-        files, before = engine.launch_preparation(target, out, steps, spec)
-        line = {"engine": engine.requirement, "environment": environment, "command": command}
-        lines.append(line | {"files": files, "before": before})
+        lines.append(launch_line(engine, target, out, steps, spec))
     return lines
+
+
+def launch_line(engine: EngineRelease, target: Target, out: str, steps: int, spec: DrafterSpec) -> dict[str, Any]:
+    """How one engine serves the drafter at `out`: a row of `launch` in a report."""
+    environment, command = engine.launch_command(target, out, steps, spec)
+    files, before = engine.launch_preparation(target, out, steps, spec)
+    line = {"engine": engine.requirement, "environment": environment, "command": command}
+    return line | {"files": files, "before": before}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from converter.drafter.spec import NORM_FLAGS
+from converter.report.markup import code, launches, plain, table
 from converter.report.reading import (
     SYMBOLS,
     VERDICT_SYMBOLS,
@@ -25,25 +25,25 @@ from converter.report.reading import (
     right_for,
     verdict,
 )
-from converter.report.words import clean, count, launch_text
+from converter.report.words import count
 
 _SHOWN = 5  # other wirings
 
 
 def markdown(document: Document) -> str:
     """The whole text. `document` is valid by report.schema.json."""
-    lines = [f"## {_text(headline(document))}", "", *_one(document)]
+    lines = [f"## {plain(headline(document))}", "", *_one(document)]
     if not is_error(document):
-        lines += [*_launch(document), *_seal(document)]
+        lines += [*launches(document["launch"]), *_seal(document)]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def markdown_of_several(document: Document) -> str:
     """A table of all drafters, then each of them. `document` is valid by reports.schema.json."""
-    lines = [f"## {_text(document['headline'])}", "", *_summary(document)]
+    lines = [f"## {plain(document['headline'])}", "", *_summary(document)]
     for row, one in zip(document["summary"], document["drafters"], strict=True):
-        lines += [f"### {_code(row['given'])}: {_text(headline(one))}", "", *_one(one)]
-    lines.append(f"Made with eagle3-convert {_text(document['tool']['version'])}.")
+        lines += [f"### {code(row['given'])}: {plain(headline(one))}", "", *_one(one)]
+    lines.append(f"Made with eagle3-convert {plain(document['tool']['version'])}.")
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -56,20 +56,20 @@ def _one(document: Document) -> Iterator[str]:
         yield from _ranking(document["proof"])
     yield from _findings(findings(document))
     if baseline_words(document):
-        yield from (_text(baseline_words(document)), "")
+        yield from (plain(baseline_words(document)), "")
 
 
 def _summary(document: Document) -> Iterator[str]:
     engines = engine_columns(document)
-    heads = ["drafter", "dialect", *(_text(engine_name(e)) for e in engines), "errors", "warnings", "accuracy"]
+    heads = ["drafter", "dialect", *(plain(engine_name(e)) for e in engines), "errors", "warnings", "accuracy"]
     rows = []
     for row in document["summary"]:
         said = {e["engine"]: e["word"] for e in row["engines"]}
         words = [f"{VERDICT_SYMBOLS[said[e]]} {said[e]}" if e in said else "–" for e in engines]
         accuracy = "–" if row["accuracy"] is None else percent(row["accuracy"])
-        rows.append([_code(row["given"]), _text(row["dialect"] or "–"), *words, str(row["errors"]),
+        rows.append([code(row["given"]), plain(row["dialect"] or "–"), *words, str(row["errors"]),
                      str(row["warnings"]), accuracy])  # fmt: skip
-    yield from _table(heads, rows)
+    yield from table(heads, rows)
 
 
 def _verdict(document: Document) -> Iterator[str]:
@@ -77,17 +77,17 @@ def _verdict(document: Document) -> Iterator[str]:
     made = f"{given['dialect']} {given['release']}".strip() or "an unknown trainer"
     depth = f", {target['layers']} layers" if target["layers"] else ""
     architecture = target["architecture"] or "an unknown target"
-    yield f"{_code(given['given'])} of {_text(made)}, for {_text(architecture)}{depth}."
+    yield f"{code(given['given'])} of {plain(made)}, for {plain(architecture)}{depth}."
     yield ""
     if document["engines"]:
-        yield from _table(["engine", "verdict", ""], [_engine(document, e) for e in document["engines"]])
+        yield from table(["engine", "verdict", ""], [_engine(document, e) for e in document["engines"]])
     lost = (document["plan"] or {}).get("lost")
     if lost:
-        yield f"Lost: {_text(', '.join(lost))} (the form has no key for them)."
+        yield f"Lost: {plain(', '.join(lost))} (the form has no key for them)."
         yield ""
     right = right_for(document)
     if right:
-        yield f"The output is right for {_text(', '.join(right))}."
+        yield f"The output is right for {plain(', '.join(right))}."
         yield ""
     proof = document["proof"]
     yield f"**Proof: {proof['level']}** ({level_words(proof)})."
@@ -96,8 +96,8 @@ def _verdict(document: Document) -> Iterator[str]:
 
 def _engine(document: Document, engine: Mapping[str, Any]) -> list[str]:
     said = verdict(document, engine)
-    how = _code(shlex.join(said["command"])) if said["command"] else ""
-    why = _text(said["why"])
+    how = code(shlex.join(said["command"])) if said["command"] else ""
+    why = plain(said["why"])
     return [engine_name(engine["engine"]), f"{VERDICT_SYMBOLS[said['word']]} {said['word']}",
             f"{why}: {how}" if why and how else why or how]  # fmt: skip
 
@@ -108,7 +108,7 @@ def _wiring(document: Document) -> Iterator[str]:
     flags = [name for name in NORM_FLAGS if document["spec"][name]["value"]]
     vocabulary = f"; vocabulary {document['vocabulary']}" if document.get("vocabulary") else ""
     on = ", ".join(flags) or "no norm flags"
-    yield f"**Wiring:** {_text(document['wiring'] + ' → fc → drafter; ' + on + vocabulary)}."
+    yield f"**Wiring:** {plain(document['wiring'] + ' → fc → drafter; ' + on + vocabulary)}."
     yield ""
 
 
@@ -123,7 +123,7 @@ def _scores(proof: Mapping[str, Any]) -> Iterator[str]:
     ]
     yield "Accuracy, right at this draft step and at all before it:"
     yield ""
-    yield from _table(["step", "right", "accuracy", "95%"], rows)
+    yield from table(["step", "right", "accuracy", "95%"], rows)
     for a in (scores.get("acceptance") or [])[-1:]:
         how = "replayed on greedy text" if a["exact"] else "estimated"
         yield (f"Acceptance length {a['length']:.2f} ({between(a['interval'], '.2f')}) with chains of {a['chain']}, "
@@ -143,70 +143,30 @@ def _ranking(proof: Mapping[str, Any]) -> Iterator[str]:
     for other in judged["others"][:_SHOWN]:
         c = other["contrast"]
         z = "–" if c["z"] is None else f"{c['z']:+.1f}"
-        rows.append([_text(other["differs"]), f"{c['difference']:+.3f}", z, c["verdict"]])
-    yield from _table(["wiring", "nats per position", "z", ""], rows)
+        rows.append([plain(other["differs"]), f"{c['difference']:+.3f}", z, c["verdict"]])
+    yield from table(["wiring", "nats per position", "z", ""], rows)
 
 
 def _findings(found: Sequence[Found]) -> Iterator[str]:
     for f in found:
         finding = f.finding
         engine = f"{f.engine}: " if f.engine and f.engine not in finding["message"] else ""
-        yield f"- **{SYMBOLS[f.kind]} {f.kind} {f.code}** {_text(engine + finding['message'])}"
+        yield f"- **{SYMBOLS[f.kind]} {f.kind} {f.code}** {plain(engine + finding['message'])}"
         for name in ("where", "found", "expected"):
             if finding[name]:
-                yield f"  - {name}: {_code(finding[name])}"
+                yield f"  - {name}: {code(finding[name])}"
         if finding["why"]:
-            yield f"  - why: {_text(finding['why'])}"
+            yield f"  - why: {plain(finding['why'])}"
         for fix in finding["fix"]:
-            yield f"  - to do: {_text(fix)}"
+            yield f"  - to do: {plain(fix)}"
         yield f"  - more: `eagle3 explain {f.code}`"
     if found:
         yield ""
 
 
-def _launch(document: Document) -> Iterator[str]:
-    commands: dict[str, list[str]] = {}
-    for line in document["launch"]:
-        words = launch_text(line).replace("\n      ", "\n    ").strip()
-        commands.setdefault(words, []).append(engine_name(line["engine"]))
-    for words, engines in commands.items():
-        body = clean(words)
-        fence = "`" * max(3, _longest_run(body) + 1)
-        yield from (f"Serve it with {', '.join(engines)}:", "", f"{fence}sh", body, fence, "")
-
-
 def _seal(document: Document) -> Iterator[str]:
     sealed = document.get("sealed")
     if sealed is not None:
-        yield from _table(["file", "SHA-256"], [[_code(f["name"]), _code(f["sha256"] or "not digested")] for f in
+        yield from table(["file", "SHA-256"], [[code(f["name"]), code(f["sha256"] or "not digested")] for f in
                                                sealed["files"]])  # fmt: skip
-    yield f"Made with eagle3-convert {_text(document['tool']['version'])}."
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield "| " + " | ".join(heads) + " |"
-    yield "|" + " --- |" * len(heads)
-    for row in rows:
-        yield "| " + " | ".join(row) + " |"
-    yield ""
-
-
-def _text(words: str) -> str:
-    """Text in which nothing is Markdown, HTML, a mention or a link, in a table too."""
-    line = " ".join(clean(words).split())
-    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    line = re.sub(r"([\\`*_\[\]|~$!])", r"\\\1", line)
-    # Where a host makes links and mentions of bare text, an empty comment parts it.
-    return re.sub(r"(@|#|://|www\.)", r"\1<!-- -->", line)
-
-
-def _code(words: str) -> str:
-    """A code span, in a table too."""
-    line = " ".join(clean(words).split()).replace("|", "\\|")
-    fence = "`" * (_longest_run(line) + 1)
-    pad = " " if line.startswith("`") or line.endswith("`") or not line else ""
-    return f"{fence}{pad}{line}{pad}{fence}"
-
-
-def _longest_run(words: str) -> int:
-    return max((len(run) for run in re.findall(r"`+", words)), default=0)
+    yield f"Made with eagle3-convert {plain(document['tool']['version'])}."

@@ -318,6 +318,10 @@ class Printer:
         else:
             self._line(f"error  {problem}", "bold red")
 
+    def findings(self, findings: Iterable[Finding]) -> None:
+        """What keeps a command from its work that has no report."""
+        self._findings(findings)
+
     def _findings(self, findings: Iterable[Finding]) -> None:
         """Errors first, then what is less; what was let through comes last."""
         order = {severity: i for i, severity in enumerate(SEVERITIES)}

@@ -1,0 +1,1 @@
+"""What a sealed drafter is published with."""
