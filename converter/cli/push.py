@@ -110,9 +110,17 @@ def push_output(asked: Asked, options: dict[str, Any]) -> int:
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
         if code:
-            words = ["eagle3", "push", str(asked.folder), str(asked.to), *(["--private"] if asked.private else [])]
+            words = ["eagle3", "push", str(asked.folder), str(asked.to), *_words(asked)]
             click.echo(f"{asked.folder} is written, and whole. To push it later:\n  {shlex.join(words)}", err=True)
         return code
+
+
+def _words(asked: Asked) -> list[str]:
+    """The options that say the same."""
+    switches = (("--private", asked.private), ("--create-pr", asked.create_pr))
+    words = [word for word, on in switches if on]
+    words += ["--require", asked.require] if asked.require != "sample" else []
+    return words + [word for code in asked.allow for word in ("--allow", code)]
 
 
 def _asked(folder: Path, repo: str, revision: str, message: str, options: dict[str, Any]) -> Asked:
@@ -146,8 +154,10 @@ def _repository(given: str, revision: str) -> HubId:
         raise UsageError(f"{given}: a drafter is pushed to the top of a repository, where engines look for it")
     if revision and named.revision not in ("", revision):
         raise UsageError(f"{given} and --revision {revision} name two branches")
-    branch = revision or named.revision
-    return replace(named, revision="" if branch == "main" else branch, short=False)
+    named = replace(named, revision=revision or named.revision, short=False)
+    if named.is_commit:
+        raise UsageError(f"{named.revision} is a commit; what is pushed goes to a branch")
+    return replace(named, revision="") if named.revision == "main" else named
 
 
 def _checked(folder: Path, options: dict[str, Any], told: Callable[[str], None]) -> Report | None:

@@ -77,6 +77,9 @@ def refusal(named: HubId, problem: BaseException, state: Sequence[str], message:
         return offline(named)
     if isinstance(problem, OSError) and problem.filename:
         return OutputError(f"cannot read {problem.filename}: {problem.strerror}; nothing was committed")
+    if status in (401, 403) and not _of_the_hub(problem):
+        gone = f"the storage that {endpoint()} names does not take a file ({status}): {words}"
+        return _error(named, "H425", gone, why=_whole(now), fix=(_AGAIN,))
     if status == 401:
         return _error(
             named, "H423", f"the Hub does not accept the token for {named.repo}: {words}",
@@ -113,6 +116,14 @@ def server_words(problem: BaseException) -> str:
     """What the Hub itself said, on one line; what the client makes of it where it said nothing."""
     said = getattr(problem, "server_message", None)
     return masked(" ".join(said.split())) if isinstance(said, str) and said.strip() else words_of(problem)
+
+
+def _of_the_hub(problem: BaseException) -> bool:
+    """Whether it is the Hub that answers, and not the storage, where a URL and no token is the right to write."""
+    from huggingface_hub import constants
+
+    url = getattr(getattr(problem, "response", None), "url", "")
+    return str(url).startswith(constants.ENDPOINT)
 
 
 def _whole(now: str) -> str:

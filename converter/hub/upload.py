@@ -169,10 +169,12 @@ def send(
             there = look_there(HubId(named.repo))
         base = named.revision if there.branch and named.revision else MAIN
         additions = [file.operation for file in files]
-        _patiently(lambda: _upload(named, additions, base, create_pr), only_busy=True)
-        for file in files:
-            if file.path is not None and _seen(file.path) != file.seen:
-                raise changed_meanwhile(named, file.path)
+        try:
+            _patiently(lambda: _upload(named, additions, base, create_pr), only_busy=True)
+        finally:  # the Hub refuses what has another digest, and has no word for why
+            for file in files:
+                if file.path is not None and _seen(file.path) != file.seen:
+                    raise changed_meanwhile(named, file.path)
         revision = named.revision or MAIN
         if not create_pr and revision != MAIN and (created or not there.branch):
             _branch(named, revision, there.commit)

@@ -516,9 +516,20 @@ ELSEWHERE = {
     "H412": "tests.test_pull::test_nothing_is_fetched_twice",
     "H413": "tests.test_gate::test_what_is_not_sealed_stays",  # H413 on: what may leave
     "H414": "tests.test_gate::test_the_level_must_reach_what_is_required",
+    "H420": "tests.test_push::test_what_may_not_go_is_refused_before_anything_is_asked",
+    "H421": "tests.test_push::test_what_may_not_go_is_refused_before_anything_is_asked",
+    "H422": "tests.test_push::test_checks_that_are_run_now",
+    "H423": "tests.test_push::test_tokens",
+    "H424": "tests.test_push::test_somebody_else_commits",
+    "H425": "tests.test_push::test_a_busy_hub",
+    "H426": "tests.test_push::test_a_file_that_changes_while_it_is_sent",
     "H437": "tests.test_card::test_markers_that_are_damaged",
     "H438": "tests.test_card::test_metadata_that_cannot_be_read",
     "H439": "tests.test_card::test_a_seal_that_is_none",
+    "H440": "tests.test_push::test_offline",
+    "H441": "tests.test_push::test_what_was_of_an_older_drafter_is_deleted",
+    "H442": "tests.test_push::test_a_card_that_the_hub_does_not_take",
+    "H443": "tests.test_push::test_only_the_drafter_goes",
     "K125": "tests.test_engine_rules::test_what_was_written_is_held_against_what_was_meant",  # a writer's own mistake
     "K163": "tests.test_plugin::test_its_class_is_unknown_to_every_other_engine",  # the same
 }
