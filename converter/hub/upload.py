@@ -1,8 +1,8 @@
 """What is sent to a repository on the Hub: one commit with all of it, or a branch as it was.
 
 huggingface_hub sends large files first, each by its digest, and what the Hub has already is not sent again; a commit
-then names them. Of its releases 2.4.0 tries again where an upload is cut or the Hub is busy, and none does where a
-repository, a branch or a commit is asked for: that is done here.
+then names them. Of its releases 2.4.0 tries again where an upload is cut or the Hub is busy, 1.0.1 and 0.36 not in all
+cases, and none where a repository, a branch or a commit is asked for: that is done here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from converter.errors import InputError, SendError
 from converter.hub.ids import HubId
-from converter.hub.refusals import endpoint, masked, status_of, transport_errors
+from converter.hub.refusals import broken, endpoint, masked, status_of, transport_errors
 from converter.hub.sending import changed_meanwhile, moved, no_branch, no_card, no_token, offline, refusal
 from converter.hub.snapshot import LIBRARY, Snapshot
 
@@ -170,7 +170,7 @@ def send(
         base = named.revision if there.branch and named.revision else MAIN
         additions = [file.operation for file in files]
         try:
-            _patiently(lambda: _upload(named, additions, base, create_pr), only_busy=True)
+            _patiently(lambda: _upload(named, additions, base, create_pr), _cut)
         finally:  # the Hub refuses what has another digest, and has no word for why
             for file in files:
                 if file.path is not None and _seen(file.path) != file.seen:
@@ -267,7 +267,7 @@ def _commit(
 
     try:
         # A pull request would be opened twice where the answer to the first attempt was lost.
-        return _patiently(commit, only_busy=create_pr)
+        return _patiently(commit, _busy if create_pr else _passing)
     except transport_errors() as problem:
         if status_of(problem) not in (409, 412):
             raise
@@ -285,28 +285,38 @@ def _is(there: There, files: Sequence[Outgoing], gone: Sequence[str]) -> bool:
 # --- how they fail ------------------------------------------------------------------------------------------
 
 
-def _patiently(ask: Callable[[], T], only_busy: bool = False) -> T:
-    """Ask again, as late as the Hub says: where it is busy or, unless `only_busy`, fails or does not answer."""
+def _busy(problem: BaseException) -> bool:
+    """The Hub has not looked at the request."""
+    return status_of(problem) in (429, 503)
+
+
+def _cut(problem: BaseException) -> bool:
+    """What the client does not try again in all of its releases, where it is an upload."""
+    return _busy(problem) or broken(problem)
+
+
+def _passing(problem: BaseException) -> bool:
+    """Whether the same request may succeed a little later, though it may have been carried out."""
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    status = status_of(problem)
+    if status:
+        return status == 429 or status >= 500
+    return not isinstance(problem, OfflineModeIsEnabled) and not getattr(problem, "filename", None)
+
+
+def _patiently(ask: Callable[[], T], passes: Callable[[BaseException], bool] = _passing) -> T:
+    """Ask again where that may help, as late as the Hub says."""
     for attempt in range(_TRIES - 1):
         try:
             return ask()
         except transport_errors() as problem:
-            if not _passes(problem, only_busy):
+            if not passes(problem):
                 raise
             answer = getattr(problem, "response", None)
             asked = answer.headers.get("Retry-After", "") if answer is not None else ""
         time.sleep(min(int(asked), _LONGEST_WAIT) if asked.isdecimal() else 2**attempt)
     return ask()
-
-
-def _passes(problem: BaseException, only_busy: bool) -> bool:
-    """Whether the same request may succeed a little later."""
-    from huggingface_hub.errors import OfflineModeIsEnabled
-
-    status = status_of(problem)
-    if only_busy or status:
-        return status in (429, 503) or (status >= 500 and not only_busy)
-    return not isinstance(problem, OfflineModeIsEnabled) and not getattr(problem, "filename", None)
 
 
 @contextmanager
