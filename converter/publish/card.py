@@ -46,16 +46,22 @@ def card_text(document: Mapping[str, Any], existing: str | None, repo: str, conf
     if wrong:
         raise _no_seal(wrong[0])
     facts = facts_of(document, config, repo)
-    text = (existing or "").removeprefix(_BOM)
-    bom = _BOM if (existing or "").startswith(_BOM) else ""
-    line_break = _line_break(text)
-    if not text:
-        text = f"# {plain(facts.title)}\n"
-    head, body = with_metadata(text, _metadata(facts), line_break)
     sections = {name: "\n".join(write(facts)) for name, write in SECTIONS.items()}
-    new = head + renewed(body, sections, line_break, before=line_of(head, len(head)) - 1)
-    check_card(new)
-    return bom + new
+    card = over(existing or f"# {plain(facts.title)}\n", _metadata(facts), sections)
+    check_card(card)
+    return card
+
+
+def over(existing: str, ours: Mapping[str, Any], sections: Mapping[str, str]) -> str:
+    """A text with our metadata and sections put in or renewed, and everything else as it is. Raises InputError H437 and
+    H438.
+    """
+    text = existing.removeprefix(_BOM)
+    # The Hub sees no block in a file whose lines end in \r alone.
+    line_break = "\r\n" if text.count("\r\n") * 2 > text.count("\n") else "\n"
+    head, body = with_metadata(text, ours, line_break)
+    below = renewed(body, sections, line_break, before=line_of(head, len(head)) - 1)
+    return existing[: len(existing) - len(text)] + head + below
 
 
 def card_of_folder(folder: Path, repo: str) -> tuple[str, list[Finding]]:
@@ -97,11 +103,6 @@ def existing_card(folder: Path) -> str | None:
                 fix=("save it as UTF-8, which is what the Hub reads",),
             )
         ) from problem
-
-
-def _line_break(text: str) -> str:
-    """What most lines end in. The Hub sees no block in a file that has \r alone."""
-    return "\r\n" if text.count("\r\n") * 2 > text.count("\n") else "\n"
 
 
 def _metadata(facts: Facts) -> dict[str, Any]:

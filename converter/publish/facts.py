@@ -12,6 +12,7 @@ from typing import Any
 
 from converter import seal
 from converter.drafter.drafter import Provenance
+from converter.drafter.points import describe_points
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.errors import UsageError
@@ -33,6 +34,7 @@ class Facts:
     base_model   the target's id on the Hub, or ""
     target_name  what else it may be called in public, or ""
     spec         None where no rules are known that read the config
+    points       its capture points in words; "" where no rules say what its ids mean
     launch       a command for each engine whose rules are known (`launch` of a report)
     unknown      engines of the seal whose rules are not
     """
@@ -42,6 +44,7 @@ class Facts:
     base_model: str
     target_name: str
     spec: DrafterSpec | None
+    points: str
     launch: tuple[Mapping[str, Any], ...]
     unknown: tuple[str, ...]
 
@@ -57,7 +60,8 @@ class Facts:
     @property
     def engine_names(self) -> list[str]:
         """Without their releases, once each."""
-        return list(dict.fromkeys(e["engine"].partition("==")[0] for e in self.document["engines"]))
+        names = (one_line(e["engine"].partition("==")[0]) for e in self.document["engines"])
+        return list(dict.fromkeys(names))
 
     @property
     def steps(self) -> int:
@@ -85,21 +89,28 @@ def facts_of(document: Mapping[str, Any], config: Mapping[str, Any], repo: str) 
         max_position_embeddings=seal.count_at(document, "serving.target_positions"),
     )
     steps = seal.count_at(document, "serving.draft_steps") or DEFAULT_STEPS
-    spec, lines, unknown = None, [], []
+    spec, points, lines, unknown = None, "", [], []
     for requirement in seal.texts_at(document, "engines", "engine"):
         read = _read(requirement, document, config, target)
         if read is None:
             unknown.append(requirement)
             continue
-        lines.append(launch_line(read[0], target, repo or DRAFTER, steps, read[1]))
-        spec = spec or read[1]
+        engine, seen = read
+        lines.append(launch_line(engine, target, repo or DRAFTER, steps, seen))
+        spec = spec or seen
+        if not points and engine.target(target.architecture) is not None:
+            points = describe_points(seen.capture_points)
     to = seal.text_at(document, "to")
+    if to:
+        spec = _trained(to, config, target)
+        points = describe_points(spec.capture_points) if spec is not None else ""
     return Facts(
         document=document,
         repo=repo,
         base_model=base,
         target_name=base or last_part(seal.text_at(document, "target.name")),
-        spec=_trained(to, config, target) if to else spec,
+        spec=spec,
+        points=points,
         launch=tuple(lines),
         unknown=tuple(unknown),
     )
@@ -108,7 +119,11 @@ def facts_of(document: Mapping[str, Any], config: Mapping[str, Any], repo: str) 
 def last_part(path: str) -> str:
     """Of a path on whatever system, or of a name."""
     last = re.split(r"[\\/]", path.rstrip("\\/"))[-1]
-    return "" if last in (".", "..") else " ".join(clean(last).split())
+    return "" if last in (".", "..") else one_line(last)
+
+
+def one_line(words: str) -> str:
+    return " ".join(clean(words).split())
 
 
 def source_name(document: Mapping[str, Any]) -> str:

@@ -39,6 +39,8 @@ def with_metadata(text: str, ours: Mapping[str, Any], line_break: str) -> tuple[
         return f"---{line_break}{_marked(ours, line_break)}---{line_break}{line_break if text else ''}", text
     opening, block, closing = match.groups()
     block = _block(block, ours, line_break, line_of(text, len(opening)) - 1)
+    if not closing.endswith("\n"):
+        closing += line_break
     return opening + block + closing, text[match.end() :]
 
 
@@ -53,7 +55,7 @@ def _block(block: str, ours: Mapping[str, Any], line_break: str, above: int) -> 
     wanted = dict(data)
     if INDEX in data:
         wanted[INDEX] = _results(data[INDEX], ours.get(INDEX), above + _line_of_key(users, INDEX))
-        if not wanted[INDEX]:
+        if data[INDEX] and not wanted[INDEX]:
             del wanted[INDEX]
         if not _same(wanted, data):
             before, after = (_with_index(part, wanted.get(INDEX), line_break) for part in (before, after))
@@ -164,18 +166,16 @@ def _with_index(part: str, index: Any, line_break: str) -> str:
 def _results(index: Any, ours: Any, line: int) -> list[Any]:
     """The user's model-index with our results as they are now, among those of its first model."""
     models = index if isinstance(index, list) else [] if index is None else None
-    if models is None or not all(isinstance(m, dict) and isinstance(m.get("results") or [], list) for m in models):
-        raise _broken(line, f"{INDEX} is no list of models with a name and results")
+    if models is None or not all(isinstance(m, dict) and isinstance(m.get("results", []), list) for m in models):
+        raise _broken(line, f"{INDEX} is no list of models with a name and a list of results")
     kept = []
     for model in models:
-        results = [r for r in model.get("results") or [] if not _is_ours(r)]
-        if results or not model.get("results"):
-            kept.append({**model, "results": results} if model.get("results") else model)
-    if not ours:
-        return kept
-    if not kept:
-        return list(ours)
-    return [{**kept[0], "results": [*(kept[0].get("results") or []), *ours[0]["results"]]}, *kept[1:]]
+        results = [r for r in model.get("results", []) if not _is_ours(r)]
+        if ours and model is models[0]:
+            results += ours[0]["results"]
+        if results or not model.get("results"):  # a model of ours alone goes with them
+            kept.append({**model, "results": results} if "results" in model or results else model)
+    return kept or list(ours or [])
 
 
 def _is_ours(result: Any) -> bool:

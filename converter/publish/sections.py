@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from converter import seal
-from converter.drafter.points import describe_points
 from converter.publish.facts import DRAFTER, TARGET, Facts, source_name
 from converter.report.explain import catalogue
 from converter.report.markup import code, launches, plain, table
@@ -33,10 +32,9 @@ def about(facts: Facts) -> Iterator[str]:
     words.append("It is no model by itself: an engine runs it beside that target, which keeps of its drafts what it "
                  "would have said itself.")  # fmt: skip
     if spec is not None:
-        words.append(
-            f"It has {count(spec.num_hidden_layers, 'layer')} of width {spec.hidden_size:,} and is fed the target's "
-            f"states at {plain(describe_points(spec.capture_points))} (layer k is the output of the k-th layer)."
-        )
+        fed = f"the target's states at {facts.points} (layer k is the output of the k-th layer)"
+        words.append(f"It has {count(spec.num_hidden_layers, 'layer')} of width {spec.hidden_size:,} and is fed "
+                     f"{fed if facts.points else count(spec.num_points, 'state') + ' of the target'}.")  # fmt: skip
         tokens = f"{spec.draft_vocab_size:,} of the target's {spec.vocab_size:,} tokens"
         words.append(f"It drafts {tokens}, by the map in its files." if spec.reduced_vocabulary else
                      f"It drafts all of the target's {spec.vocab_size:,} tokens.")  # fmt: skip
