@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from converter.checkpoint.header import FLOATS
 from converter.checkpoint.reader import Checkpoint
+from converter.errors import InputError
 from converter.target import read_target
 from converter.target_weights import open_target_weights, read_target_weights
 
 if TYPE_CHECKING:
-    from converter.target_weights import RowTable
+    from converter.target_weights import RowTable, TargetWeights
 
 _ROWS = 64
 _NORMS = ("norm.weight", "ln_f.weight")
@@ -41,6 +42,19 @@ def target_fingerprint(place: Path) -> str:
         if table is not None:
             digest.update(_rows(table))
     return digest.hexdigest()
+
+
+def fingerprint_at_hand(weights: TargetWeights | None) -> str:
+    """The same of a target whose tables are here; "" where there are none, or they would have to be fetched first."""
+    tables = [t for t in (weights.embedding, weights.head) if t is not None] if weights is not None else []
+    if weights is None or weights.place is None or not tables:
+        return ""
+    if not all(table.checkpoint.tensors[table.name].file.exists() for table in tables):
+        return ""
+    try:
+        return target_fingerprint(weights.place)
+    except InputError:  # offline, and a norm was never fetched
+        return ""
 
 
 def _norms(checkpoint: Checkpoint) -> list[str]:

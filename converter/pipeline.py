@@ -35,6 +35,7 @@ from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.errors import OutputError, UsageError
 from converter.findings import Finding, judge, stops
+from converter.fingerprint import fingerprint_at_hand
 from converter.hub.ids import pinned
 from converter.output import Progress, check_out, not_finite, write_weights
 from converter.plan import Plan, make_plan
@@ -70,6 +71,7 @@ from converter.sealed import (
     not_as_sealed,
     own_output,
 )
+from converter.signing import Signer, open_signer
 from converter.source import open_source
 from converter.target import name_on_hub, named_target
 from converter.target_weights import TargetWeights, read_target_weights
@@ -86,6 +88,7 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
         raise UsageError("--to writes a trainer's form and --engine an engine's: give one of them")
     if request.to:
         check_writable(request.to)
+    signer = open_signer(request.sign) if request.sign else None
     report = _read(request, told)
     if not request.dry_run:
         recover(normal(request.out))
@@ -110,7 +113,7 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
         report.outcome = "refused" if report.refused else "planned"
         return report
     try:
-        _write(report, report.plan, progress)
+        _write(report, report.plan, progress, signer)
     except OSError as problem:
         file = Path(os.fsdecode(problem.filename)) if problem.filename else None
         if file in report.source.checkpoint.files:
@@ -367,7 +370,7 @@ def _target_weights(report: Report, spec: DrafterSpec) -> TargetWeights | None:
 # --- writing ------------------------------------------------------------------------------------------------
 
 
-def _write(report: Report, plan: Plan, progress: Progress) -> None:
+def _write(report: Report, plan: Plan, progress: Progress, signer: Signer | None) -> None:
     request, source = report.request, report.source
     assert request.out is not None and source is not None and report.drafter is not None
     started = time.monotonic()
@@ -396,9 +399,10 @@ def _write(report: Report, plan: Plan, progress: Progress) -> None:
             plan=plan,
             written=report.written,
             input_digests=input_digests,
-            proof=proving.proof_json(report),
+            proof=proving.proof_json(report, request.digest),
             findings=report.findings,
-            target={k: getattr(report.target, k) for k in ("name", "architecture", "layers", "commit")},
+            target={k: getattr(report.target, k) for k in ("name", "architecture", "layers", "commit")}
+            | {"fingerprint": fingerprint_at_hand(report.target_weights)},
             serving={
                 "target": name_on_hub(report.target, given=request.target is not None),
                 "target_positions": report.target.max_position_embeddings,
@@ -406,6 +410,8 @@ def _write(report: Report, plan: Plan, progress: Progress) -> None:
             },
         )
         seal.write_json(staging.folder / seal.NAME, report.sealed)
+        if signer is not None:
+            signer.sign(staging.folder, seal.must_be_signed(report.sealed), named=staging.out.name)
         staging.commit(replace=request.force)
     report.seconds = time.monotonic() - started
     report.outcome = "converted"

@@ -251,11 +251,11 @@ def _cause(report: Report, disagreement: Finding) -> str:
     return found[0].code if found else ""
 
 
-def proof_json(report: Report) -> dict[str, Any]:
-    """The `proof` object of report and seal."""
+def proof_json(report: Report, digest: bool = False) -> dict[str, Any]:
+    """The `proof` object of report and seal; digest: with that of the sample's files, which are read whole."""
     if report.proof is None:
         return {"level": "none", "sample": None, "scores": None, "largest_logit_difference": None, "engines": [],
                 "embedding": "", "device": "", "anchors": None, "wiring": None}  # fmt: skip
     from converter.forward.prove import as_json
 
-    return as_json(report.proof, report.sample, report.declared)
+    return as_json(report.proof, report.sample, report.declared, digest)

@@ -73,6 +73,7 @@ class Request:
     engines   none: the newest SGLang where there is an OUT, the newest of every engine where there is none
     given     spec fields set by the user (--set), which outrank the config
     scan           validate reads every weight once, to find values that are no numbers
+    sign           a private key's file, or "sigstore": what signs the seal and all files that it lists; "" leaves it
     allow_plugin   releases whose own draft class cannot compute the drafter may serve it with a plugin's
     """
 
@@ -93,6 +94,7 @@ class Request:
     force: bool = False
     dry_run: bool = False
     digest: bool = True
+    sign: str = ""
     scan: bool = True
     command: tuple[str, ...] = ()
 

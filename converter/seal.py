@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeGuard
 
 from converter.checkpoint.jsonfile import read_object
+from converter.checkpoint.pickled import WEIGHTS
+from converter.checkpoint.reader import INDEX
 from converter.checkpoint.writer import WrittenFile
 from converter.drafter.target import Target
 from converter.errors import InputError
 from converter.findings import Finding
+from converter.hub.secrets import masked
 from converter.plan import Plan
 from converter.rules import loading
 from converter.rules.fields import lookup
-from converter.source import SEAL
+from converter.source import SEAL, SIGNATURE
 from converter.version import __version__
 
 NAME = SEAL
@@ -40,14 +43,14 @@ def make_seal(
     target: Mapping[str, Any],
     serving: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The published form (schemas/seal.schema.json).
+    """The published form (schemas/seal.schema.json), without secrets.
 
     commit          of the repository that the input was fetched from, "" for a folder
     serving         what launch commands are made of, beside the config
     input_digests   XXH3-128 of the input tensors whose values changed; of the others it is the output's
     """
     digests = {name: digest for file in written for name, digest in file.xxh3.items()}
-    return {
+    document = {
         "schema": SCHEMA,
         "tool": {"name": "eagle3-convert", "version": __version__},
         "command": list(command),
@@ -85,6 +88,8 @@ def make_seal(
         "findings": [f.as_json() for f in findings],
         "allowed": sorted({f.code for f in findings if f.allowed}),
     }
+    sealed: dict[str, Any] = masked(document)
+    return sealed
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
@@ -105,7 +110,7 @@ def rule_digests() -> dict[str, str]:
         f"{name} (--mapping)": hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
         for name, document in loading.added_files().items()
     }
-    files = {"fused.yaml": loading.rules_folder() / "fused.yaml"}
+    files = {name: loading.rules_folder() / name for name in ("fused.yaml", "others.yaml", "recognition.yaml")}
     for kind in ("dialects", "engines"):
         for file in sorted(loading.rules_folder(kind).iterdir(), key=lambda f: f.name):
             if file.name.endswith((".yaml", ".json")):
@@ -170,29 +175,81 @@ class Listed:
 def listing(folder: Path) -> dict[str, Listed]:
     """The files of a folder on disk by name, the seal itself left out; one is read when its digest is asked for."""
     files = (p for p in sorted(folder.iterdir()) if p.name != NAME and p.is_file())
-    return {p.name: Listed(p.stat().st_size, partial(sha256_of, p)) for p in files}
+    return {p.name: Listed(p.stat().st_size, cache(partial(sha256_of, p))) for p in files}
+
+
+State = Literal["unchanged", "same size", "other size", "other contents", "gone", "added", "no name"]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A file as it was sealed against what it is now. "same size": it was sealed without a digest (--no-digest).
+
+    size, sealed   in bytes, now and then; None where there is, or was, none
+    """
+
+    name: str
+    state: State
+    size: int | None
+    sealed: int | None
+
+    @property
+    def differs(self) -> bool:
+        return self.state not in ("unchanged", "same size")
+
+    def __str__(self) -> str:
+        if self.state == "other size":
+            sealed = f"{self.sealed:,}" if self.sealed is not None else "?"
+            return f"{self.name} has {self.size or 0:,} bytes, not {sealed}"
+        words = {
+            "other contents": f"{self.name} has other contents",
+            "gone": f"{self.name} is gone",
+            "added": f"{self.name} was not there",
+            "no name": f"{json.dumps(self.name)} in the seal's list is no name of a file in the folder",
+        }
+        return words.get(self.state, f"{self.name} is as it was sealed")
+
+
+def compared(document: Mapping[str, Any], files: Mapping[str, Listed], weights: Container[str]) -> list[Compared]:
+    """Every file that the seal lists, by its digest, or its size alone where it has none; then those of `weights` that
+    it does not list.
+    """
+    listed = document.get("files")
+    rows = [f for f in listed if isinstance(f, dict)] if isinstance(listed, list) else []
+    found = []
+    for row in rows:
+        name, size, digest = row.get("name"), row.get("size"), row.get("sha256")
+        sealed = size if isinstance(size, int) else None
+        if not plain_name(name):
+            found.append(Compared(str(name), "no name", None, sealed))
+            continue
+        file = files.get(name)
+        state: State = "gone"
+        if file is not None and file.size != size:
+            state = "other size"
+        elif file is not None:
+            state = "same size" if not digest else "unchanged" if file.sha256() == digest else "other contents"
+        found.append(Compared(name, state, None if file is None else file.size, sealed))
+    names = {file.name for file in found}
+    added = [name for name in files if name in weights and name not in names]
+    return found + [Compared(name, "added", files[name].size, None) for name in added]
 
 
 def differences(document: Mapping[str, Any], files: Mapping[str, Listed], weights: Container[str]) -> list[str]:
     """What is no longer as it was sealed, in words: files that are gone or changed, and `weights` that the seal does
-    not list. A file is told by its digest, by its size alone where it was sealed without one (--no-digest).
+    not list.
     """
-    listed = document.get("files")
-    rows = [f for f in listed if isinstance(f, dict)] if isinstance(listed, list) else []
-    said = []
-    for row in rows:
-        name, size, digest = row.get("name"), row.get("size"), row.get("sha256")
-        if not isinstance(name, str) or Path(name).name != name:
-            continue
-        file = files.get(name)
-        if file is None:
-            said.append(f"{name} is gone")
-        elif file.size != size:
-            said.append(f"{name} has {file.size:,} bytes, not {size if isinstance(size, int) else '?'}")
-        elif digest and file.sha256() != digest:
-            said.append(f"{name} has other contents")
-    names = {row.get("name") for row in rows}
-    return said + [f"{name} was not there" for name in files if name in weights and name not in names]
+    return [str(file) for file in compared(document, files, weights) if file.differs]
+
+
+def plain_name(name: Any) -> TypeGuard[str]:
+    """Whether it can name a file that lies in the folder itself."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"}
+
+
+def must_be_sealed(names: Iterable[str]) -> set[str]:
+    """Those of them that decide what an engine computes: its config, and what it would take for weights."""
+    return {n for n in names if n.endswith(".safetensors") or n in ("config.json", INDEX, *WEIGHTS)}
 
 
 def still_is(document: Mapping[str, Any], folder: Path, name: str) -> bool:
@@ -203,9 +260,16 @@ def still_is(document: Mapping[str, Any], folder: Path, name: str) -> bool:
 
 
 def sealed_files(folder: Path) -> set[str] | None:
-    """Names of the files that the seal in `folder` lists, itself included; None where there is no readable seal."""
+    """Names of the files that the seal in `folder` lists, itself and its signature included; None where there is no
+    readable seal.
+    """
     document = read_seal(folder)
     files = document.get("files") if document is not None else None
     if not isinstance(files, list):
         return None
-    return {NAME, *(f["name"] for f in files if isinstance(f, dict) and isinstance(f.get("name"), str))}
+    return {NAME, SIGNATURE, *(f["name"] for f in files if isinstance(f, dict) and isinstance(f.get("name"), str))}
+
+
+def must_be_signed(document: Mapping[str, Any]) -> list[str]:
+    """Names of the seal and of all files that it lists, which a signature has to cover."""
+    return [NAME, *filter(plain_name, texts_at(document, "files", "name"))]

@@ -25,6 +25,7 @@ CARRIED = (
     "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "LICENSE*", "LICENCE*", "NOTICE*",
 )  # fmt: skip
 SEAL = "eagle3-seal.json"  # of a drafter that this tool wrote
+SIGNATURE = "eagle3-seal.sig"  # of the seal and all files that it lists
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def _pulled(given: str, named: HubId) -> Source:
 def _on_disk(given: str) -> Source:
     path = Path(given)
     if not path.exists():
-        raise _not_there(given)
+        raise not_there(given)
     if path.name == "config.json":
         path = path.parent
     checkpoint, weights = _open(path)
@@ -116,7 +117,8 @@ def _open(path: Path) -> tuple[Checkpoint, tuple[Path, ...]]:
     return open_pickles(pickles), tuple(pickles)
 
 
-def _not_there(given: str) -> InputError:
+def not_there(given: str) -> InputError:
+    """F100 for IN, which is no path here; of a page of the Hub it says how that is named."""
     page = re.fullmatch(r"https?://[^/]+/([^/]+/[^/]+)(/(?:tree|blob)/([^/]+)(/.+)?)?/?", given)  # of the Hub
     fix = "check the path, or name a drafter on the Hub: org/name"
     if page is not None:

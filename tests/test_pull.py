@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from converter import cli
 from converter.checkpoint.finite import scan
@@ -20,11 +21,13 @@ from converter.errors import UsageError
 from converter.hub.ids import HubId, hub_id
 from converter.hub.ranges import _FIRST, RangedCheckpoint
 from converter.report.explain import catalogue
+from converter.source import SEAL, SIGNATURE
 from converter.target_weights import RowTable
 from tests.hub_client import Client, Done, World, secret
 from tests.hub_server import Asked, Fault, Repository, deaf_server, files_of, hub_server, unused_port
-from tests.support import DRAFTERS, PRODUCERS, SAMPLE, TARGET
+from tests.support import DRAFTERS, PRODUCERS, SAMPLE, TARGET, run
 from tests.test_schemas import assert_published
+from tests.test_signing import write_key
 
 A = DRAFTERS / "a_plain"
 MEMBER, STRANGER = "hf_member_9f3b61c2", "hf_stranger_4c1d77aa"
@@ -567,6 +570,45 @@ def test_folders_come_first(world: World, tmp_path: Path) -> None:
     refused(world("validate", "https://huggingface.co/org/a/tree/main/x"), "F100", "did you mean hf://org/a@main/x?")
     done = world("validate", "hf://org")
     assert done.code == 2 and "expected hf://org/name" in done.stderr
+
+
+# --- seals --------------------------------------------------------------------------------------------------
+
+
+def test_a_seal_is_verified_where_it_lies(world: World, tmp_path: Path) -> None:
+    """With no more fetched than has to be read; in the cache files are links."""
+    keys = write_key(tmp_path / "key.pem", ec.generate_private_key(ec.SECP256R1()))
+    out = tmp_path / "out"
+    run(A, out, sign=str(keys.private))
+    (out / "README.md").write_text("a card")
+    repository = world.hub.create("org/sealed", {**files_of(out), "optimizer.pt": b"states", "runs/events": b"x"})
+    done = world("seal", "verify", "org/sealed", "--signed", keys.public, "--json")
+    assert done.code == 0 and done.json["headline"] == "Sealed, signed and unchanged.", done.text
+    assert_published(done.json, "verify")
+    assert done.json["commit"] == repository.refs["main"] and done.json["signature"]["holds"] is True
+    sealed = {"config.json", "model.safetensors", SEAL, SIGNATURE}
+    assert {a.path.rpartition("/")[2] for a in world.hub.downloads()} <= sealed | {
+        blob(repository, name) for name in sealed
+    }
+    offline = Client(world.home, HF_HUB_OFFLINE="1", HF_ENDPOINT=world.hub.url)
+    again = offline("seal", "verify", "org/sealed", "--signed", keys.public, "--json")
+    assert again.code == 0 and again.json["files"] == done.json["files"]
+    refused(offline("seal", "verify", "org/never"), "H405")
+    offline.close()
+
+    data = bytearray((out / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    repository.commit({**files_of(out), "model.safetensors": bytes(data)}, branch="tampered")
+    done = world("seal", "verify", "org/sealed@tampered")
+    assert done.code == 1 and "t2d changed; 15 tensors unchanged" in done.stdout and "C233" in done.stdout
+    done = world("seal", "verify", "org/sealed@tampered", "--signed", keys.public)
+    assert done.code == 1 and "H436" in done.stdout
+    repository.commit({SEAL: (out / SEAL).read_bytes()}, branch="lost")
+    lost = world("seal", "verify", "org/sealed@lost", "--json")
+    assert lost.code == 1 and {f["state"] for f in lost.json["files"]} == {"gone"}
+    done = world("seal", "verify", "org/a")
+    assert done.code == 1 and "H413" in done.stdout
+    refused(world("seal", "verify", "org/missing"), "H401")
 
 
 def test_the_server_speaks_to_the_client(world: World) -> None:

@@ -1,4 +1,6 @@
-"""Reads a file while it is written: SHA-256 of the whole, XXH3-128 of each tensor, values that are no numbers."""
+"""Reads a file while it is written: SHA-256 of the whole, XXH3-128 of each tensor, values that are no numbers.
+And later again the tensors.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from converter.checkpoint.finite import count_not_finite
-from converter.checkpoint.header import TensorInfo
+from converter.checkpoint.header import TensorInfo, read_header
+from converter.checkpoint.jsonfile import unreadable
 from converter.checkpoint.reader import preadinto
+from converter.errors import InputError
+from converter.findings import error
 
 _BLOCK = 1 << 20  # bytes digested at once: small enough for a core's cache, a multiple of every element's size
 
@@ -99,3 +104,30 @@ class Digester(threading.Thread):
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or self._written >= position)
             return not self._stopped
+
+
+def tensor_digests(path: Path) -> dict[str, str]:
+    """XXH3-128 in hex of the bytes of each tensor of a safetensors file. Raises InputError as `read_header` does, and
+    F109 where the file is cut short meanwhile.
+    """
+    import xxhash
+
+    header, found = read_header(path), {}
+    block = memoryview(bytearray(_BLOCK))
+    try:
+        with path.open("rb", buffering=0) as file:
+            for name, info in header.tensors.items():
+                fast, left = xxhash.xxh3_128(), info.nbytes
+                file.seek(header.data_start + info.start)
+                while left:
+                    got = file.readinto(block[: min(_BLOCK, left)])
+                    if not got:
+                        raise InputError(
+                            error("F109", f"{path.name} became shorter while it was read", where=str(path))
+                        )
+                    fast.update(block[:got])
+                    left -= got
+                found[name] = fast.hexdigest()
+    except OSError as problem:
+        raise unreadable(path, problem) from problem
+    return found

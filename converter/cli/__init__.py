@@ -17,6 +17,7 @@ from converter.cli.options import COMMON, OUTPUT, request_of, with_options
 from converter.cli.push import push_command, push_of, push_options, push_output
 from converter.cli.report import report_command
 from converter.cli.sample import sample_command
+from converter.cli.seal import seal_group
 from converter.cli.show import Show, ShowSeveral
 from converter.cli.upkeep import check_command
 
@@ -44,6 +45,12 @@ def eagle3() -> None:
 @click.option("--dry-run", is_flag=True, help="Check and print the plan; write nothing.")
 @click.option("--no-digest", is_flag=True, help="Write without digests: faster, and a weaker seal.")
 @push_options
+@click.option(
+    "--sign",
+    default="",
+    metavar="KEY",
+    help="Sign the seal and the files: a private key's file, or sigstore (docs/seal.md).",
+)
 @with_options(*OUTPUT)
 @VERSION
 def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no_digest: bool, **options: Any) -> None:
@@ -219,6 +226,7 @@ eagle3.add_command(diff_command)
 eagle3.add_command(report_command)
 eagle3.add_command(push_command)
 eagle3.add_command(card_command)
+eagle3.add_command(seal_group)
 engines_group.add_command(check_command)
 
 

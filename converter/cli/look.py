@@ -63,7 +63,7 @@ def inspect_command(
 
         return inspect(source, Asked(engines, rest["target"], rest["target_arch"], dialect))
 
-    found = _run(work, rest["mappings"], as_json)
+    found = run_work(work, rest["mappings"], as_json)
     from converter.report.inspected import InspectPrinter
     from converter.report.inspected import as_json as document
 
@@ -74,7 +74,7 @@ def inspect_command(
             InspectPrinter(sys.stdout, verbose).inspected(found)
 
 
-def _run(work: Callable[[], _T], mappings: tuple[Path, ...], as_json: bool) -> _T:
+def run_work(work: Callable[[], _T], mappings: tuple[Path, ...], as_json: bool) -> _T:
     """The result of `work`; ends the command with text, the error document and the exit code where there is none."""
     from converter.errors import Eagle3Error
 
@@ -116,7 +116,7 @@ def diff_command(a: str, b: str, as_json: bool, verbose: bool, **rest: Any) -> N
 
         return diff(a, b, Asked(target=rest["target"], target_arch=rest["target_arch"]))
 
-    found = _run(work, rest["mappings"], as_json)
+    found = run_work(work, rest["mappings"], as_json)
     from converter.report.differing import DiffPrinter
     from converter.report.differing import as_json as document
 

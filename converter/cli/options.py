@@ -119,6 +119,7 @@ def request_of(options: dict[str, Any], find_wiring: bool = False, **more: Any) 
         target_arch=options["target_arch"],
         dialect=options["dialect"],
         to=options.get("to", ""),
+        sign=options.get("sign", ""),
         aux=points["aux"],
         given=_given(options["given"]),
         wish=Wish(
@@ -186,7 +187,9 @@ def _positive(text: str) -> float | None:
 
 
 def _command() -> tuple[str, ...]:
-    """What the user typed, without the folder of the program."""
+    """What the user typed, without the folder of the program, and without secrets."""
+    from converter.hub.secrets import masked
+
     program = Path(sys.argv[0]).name
     words = ("python", "-m", "converter") if program == "__main__.py" else (program,)
-    return (*words, *sys.argv[1:])
+    return tuple(masked((*words, *sys.argv[1:])))

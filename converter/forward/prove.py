@@ -366,8 +366,12 @@ def _other_maps(drafter: Drafter) -> dict[str, torch.Tensor]:
     return maps
 
 
-def as_json(proof: Proof, sample: Sample | None, searched_from: Wiring | None = None) -> dict[str, Any]:
-    """The `proof` object of report and seal; searched_from: the wiring that was declared where one was searched for."""
+def as_json(
+    proof: Proof, sample: Sample | None, searched_from: Wiring | None = None, digest: bool = False
+) -> dict[str, Any]:
+    """The `proof` object of report and seal; searched_from: the wiring that was declared where one was searched for;
+    digest: the sample's files are digested, which reads them whole.
+    """
     anchors = proof.anchors
     return {
         "level": proof.level,
@@ -381,6 +385,8 @@ def as_json(proof: Proof, sample: Sample | None, searched_from: Wiring | None = 
             "points": list(sample.points),
             "target_fingerprint": sample.fingerprint,
             "tokens_sha256": sample.tokens_sha256,
+            "files": sample.file_names,
+            "sha256": sample.sha256 if digest else "",
         },
         "scores": None if proof.scores is None else scores_json(proof.scores),
         "largest_logit_difference": proof.difference,

@@ -25,6 +25,7 @@ from converter.forward.sample_masks import MaskOf
 from converter.forward.sample_notes import left_out, part_only, reordered, text_only
 from converter.forward.sample_points import UNNAMED, last_state, points_of
 from converter.forward.target_head import TargetHead
+from converter.seal import sha256_of
 
 FORMAT = "eagle3-convert/sample/1"
 
@@ -70,6 +71,7 @@ class Sample:
     decoding     "greedy", "sampled" or "" (unknown)
     target, fingerprint   of the target, as the metadata says; "" unknown
     captured     True where this tool captured the states from the target
+    files        those that were opened, of a folder perhaps not all
     notes        what the user should know about the sample
     """
 
@@ -82,6 +84,7 @@ class Sample:
     target: str = ""
     fingerprint: str = ""
     captured: bool = False
+    files: tuple[Path, ...] = ()
     notes: tuple[Finding, ...] = ()
 
     @property
@@ -97,6 +100,23 @@ class Sample:
             digest.update(sequence.tokens.numpy().astype("<i8").tobytes())
             digest.update(sequence.counts.numpy().tobytes())
         return digest.hexdigest()
+
+    @property
+    def file_names(self) -> list[str]:
+        """Of `files`, as paths below `path`, sorted; of a sample that is one file its own name."""
+        folder = self.path if self.path.is_dir() else self.path.parent
+        return sorted(f.relative_to(folder).as_posix() for f in self.files)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the file; of a folder's files over what `sha256sum` prints for `file_names` in it, in this order.
+
+        Reads them whole, once.
+        """
+        if self.path.is_file():
+            return sha256_of(self.path)
+        lines = (f"{sha256_of(self.path / name)}  {name}\n" for name in self.file_names)
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     @property
     def positions(self) -> int:
@@ -196,6 +216,7 @@ def read_sample(
         metadata.get("target", ""),
         metadata.get("target_fingerprint", ""),
         all(f.metadata.get("format") == FORMAT and f.metadata.get("captured") == "target" for f in files),
+        tuple(f.file for f in files),
         notes,
     )
     _complete(sample, spec.capture_points if needed is None else needed)

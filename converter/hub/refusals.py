@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from converter.errors import InputError, OutputError
 from converter.findings import error
 from converter.hub.ids import HubId
+from converter.hub.secrets import masked
 
 _LOGIN = "hf auth login    (or set HF_TOKEN to a token that may read it)"
 _LOCAL = frozenset({errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT, errno.ENAMETOOLONG})
@@ -198,15 +199,9 @@ def _no_folder(named: HubId) -> str:
 def words_of(problem: BaseException) -> str:
     """The first line that tells something."""
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
-    return masked(lines[0] if lines else type(problem).__name__)
+    return unsigned(lines[0] if lines else type(problem).__name__)
 
 
-def masked(text: str) -> str:
-    """Without the token, and without what signs a URL or logs in to a proxy."""
-    from huggingface_hub import get_token
-
-    token = get_token()
-    if token:
-        text = text.replace(token, "***")
-    text = re.sub(r"//[^/@\s]+@", "//***@", text)
-    return re.sub(r"\?\S+", "?...", text)[:200]
+def unsigned(text: str) -> str:
+    """Without the token, and without what signs a URL."""
+    return re.sub(r"\?\S+", "?...", str(masked(text)))[:200]

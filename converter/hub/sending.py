@@ -9,7 +9,7 @@ from pathlib import Path
 from converter.errors import OutputError, SendError
 from converter.findings import error
 from converter.hub.ids import HubId
-from converter.hub.refusals import broken, endpoint, masked, status_of, transport_errors, words_of
+from converter.hub.refusals import broken, endpoint, status_of, transport_errors, unsigned, words_of
 
 _LOGIN = "hf auth login    (or set HF_TOKEN to a token with the role write)"
 _AGAIN = "the same command again: what the Hub has of the large files is not sent twice"
@@ -115,7 +115,7 @@ def refusal(named: HubId, problem: BaseException, state: Sequence[str], message:
 def server_words(problem: BaseException) -> str:
     """What the Hub itself said, on one line; what the client makes of it where it said nothing."""
     said = getattr(problem, "server_message", None)
-    return masked(" ".join(said.split())) if isinstance(said, str) and said.strip() else words_of(problem)
+    return unsigned(" ".join(said.split())) if isinstance(said, str) and said.strip() else words_of(problem)
 
 
 def _of_the_hub(problem: BaseException) -> bool:

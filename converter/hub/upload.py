@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from converter.errors import InputError, SendError
 from converter.hub.ids import HubId
-from converter.hub.refusals import broken, endpoint, masked, status_of, transport_errors
+from converter.hub.refusals import broken, endpoint, status_of, transport_errors, unsigned
 from converter.hub.sending import changed_meanwhile, moved, no_branch, no_card, no_token, offline, refusal
 from converter.hub.snapshot import LIBRARY, Snapshot
 
@@ -208,7 +208,7 @@ def _check_card(named: HubId, card: Outgoing) -> None:
         )
         if answer.status_code == 400:
             said = answer.json().get("errors", [])
-            raise no_card(named, masked("; ".join(str(e.get("message", "")) for e in said if isinstance(e, dict))))
+            raise no_card(named, unsigned("; ".join(str(e.get("message", "")) for e in said if isinstance(e, dict))))
         hf_raise_for_status(answer)
 
     _patiently(ask)
@@ -344,7 +344,7 @@ class _Unsigned(logging.Filter):
     """The client's words of a request that is made again hold the URL of the storage, which is a right to write."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = masked(record.getMessage()), ()
+        record.msg, record.args = unsigned(record.getMessage()), ()
         return True
 
 

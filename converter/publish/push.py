@@ -21,17 +21,17 @@ from converter.checkpoint.reader import INDEX
 from converter.errors import InputError
 from converter.findings import Finding, Level, counts, error, judge, stops
 from converter.hub.ids import HubId
+from converter.hub.secrets import masked
 from converter.hub.sending import changed_meanwhile
 from converter.hub.upload import CARD, MAIN, Outgoing, Sent, There, look_there, outgoing, send
 from converter.proving import proof_json
 from converter.publish.card import card_text, existing_card
 from converter.report.verdict import of_engine
 from converter.run import Report
-from converter.source import CARRIED, open_source
+from converter.source import CARRIED, SIGNATURE, open_source
 from converter.version import __version__
 
 SCHEMA = "eagle3-convert/push/1"
-SIGNATURE = "eagle3-seal.sig"
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ def _seal_to_send(push: Push, document: Mapping[str, Any], checked: Report | Non
         return outgoing(seal.NAME, data)
     digests = {f.name: f.sha256 for f in push.files}
     rows = [{**f, "sha256": digests.get(str(f.get("name")), f.get("sha256", ""))} for f in _rows(document, "files")]
-    push.sealed = {**document, "files": rows, "proof": proof_json(checked)}
+    push.sealed = {**document, "files": rows, "proof": masked(proof_json(checked, digest=True))}
     return outgoing(seal.NAME, (json.dumps(push.sealed, indent=2) + "\n").encode())
 
 

@@ -16,6 +16,7 @@ from converter.report.verdict import headline, of_engine, vocabulary
 from converter.rules.engine import EngineRelease
 from converter.rules.forms import TrainerForm
 from converter.run import Report
+from converter.source import SIGNATURE
 from converter.version import __version__
 
 SCHEMA = "eagle3-convert/report/1"
@@ -68,12 +69,13 @@ def as_json(report: Report) -> dict[str, Any]:
         "plan": report.plan.as_json() if report.plan else None,
         "findings": [f.as_json() for f in report.findings],
         "baseline": report.held.as_json() if report.held is not None else None,
-        "proof": proof_json(report),
+        "proof": report.sealed["proof"] if report.sealed else proof_json(report),
         "output": {
             "folder": str(out),
             "bytes": report.bytes_written,
             "seconds": round(report.seconds, 3),
             "seal": str(out / seal.NAME),
+            "signature": str(out / SIGNATURE) if report.request.sign else "",
         }
         if converted and out is not None
         else None,

@@ -24,6 +24,7 @@ from converter.report.words import at_commit, clean, count, launch_text, sentenc
 from converter.rules.engine import STANDINGS, EngineRelease, known_releases
 from converter.rules.forms import TrainerForm
 from converter.run import Report
+from converter.source import SIGNATURE
 
 if TYPE_CHECKING:
     from converter.forward.scores import Scores
@@ -149,6 +150,8 @@ class Printer:
         assert out is not None
         written, seconds = size(report.bytes_written), f"{report.seconds:.1f} s"
         self._line(f"wrote {_folder(out)} ({written}, {seconds})   sealed: {out / seal.NAME}")
+        if report.request.sign:
+            self._line(f"signed: {out / SIGNATURE}")
 
     def _serve(self, report: Report) -> None:
         lines = launch_lines(report)

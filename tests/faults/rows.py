@@ -516,6 +516,10 @@ ELSEWHERE = {
     "H412": "tests.test_pull::test_nothing_is_fetched_twice",
     "H413": "tests.test_gate::test_what_is_not_sealed_stays",  # H413 on: what may leave
     "H414": "tests.test_gate::test_the_level_must_reach_what_is_required",
+    "H415": "tests.test_seal::test_a_seal_that_cannot_be_relied_on",  # H415 to H418: what is said of a seal
+    "H416": "tests.test_seal::test_files_that_were_sealed_without_digests",
+    "H417": "tests.test_seal::test_rules_that_changed_since",
+    "H418": "tests.test_signing::test_keys_that_cannot_be_used",
     "H420": "tests.test_push::test_what_may_not_go_is_refused_before_anything_is_asked",
     "H421": "tests.test_push::test_what_may_not_go_is_refused_before_anything_is_asked",
     "H422": "tests.test_push::test_checks_that_are_run_now",
@@ -523,6 +527,9 @@ ELSEWHERE = {
     "H424": "tests.test_push::test_somebody_else_commits",
     "H425": "tests.test_push::test_a_busy_hub",
     "H426": "tests.test_push::test_a_file_that_changes_while_it_is_sent",
+    "H434": "tests.test_signing::test_what_nobody_signed",  # H434 to H436: of a signature
+    "H435": "tests.test_signing::test_a_signature_of_somebody_else",
+    "H436": "tests.test_signing::test_files_that_nobody_signed",
     "H437": "tests.test_card::test_markers_that_are_damaged",
     "H438": "tests.test_card::test_metadata_that_cannot_be_read",
     "H439": "tests.test_card::test_a_seal_that_is_none",
