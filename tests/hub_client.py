@@ -57,9 +57,14 @@ class Client:
 
     def __init__(self, home: Path, **environment: str) -> None:
         clean = environment_of(home, **environment)
+        home.mkdir(parents=True, exist_ok=True)
+        self.log = (
+            home / "stderr.log"
+        )  # of huggingface_hub's own logger, which holds on to the stream that it began with
+        self._log = self.log.open("ab")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.hub_client"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=clean, cwd=ROOT,
+            env=clean, cwd=ROOT, stderr=self._log,
         )  # fmt: skip
 
     def __call__(self, *words: str | Path, token: str = "", cwd: Path = ROOT) -> Done:
@@ -85,6 +90,7 @@ class Client:
         self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait(10)
+        self._log.close()
 
 
 @dataclass
@@ -143,6 +149,9 @@ def _api(method: str, arguments: list[Any], options: dict[str, Any]) -> None:
 
 
 def _serve() -> None:
+    from huggingface_hub.utils import logging
+
+    logging.get_logger()  # it holds on to the stream that it began with
     answers = sys.stdout
     for line in sys.stdin:
         wanted = json.loads(line)
