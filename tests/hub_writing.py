@@ -146,6 +146,9 @@ def _batch(it: Handler, repo: str) -> None:
         objects.append(told)
         if oid in repository.objects:
             continue
+        if hub.full:
+            told["error"] = {"code": 507, "message": "Storage limit reached"}
+            continue
         upload: dict[str, Any] = {"href": f"{hub.storage}/upload/{repo}/{oid}?size={size}&{_SIGNED}"}
         if hub.parts and size > hub.parts:
             count = -(-size // hub.parts)

@@ -190,6 +190,9 @@ def test_branches(world: World, folder: Path) -> None:
     before = commits(repository)
     assert push(world, folder, "org/branches", "--revision", "same").code == 0
     assert repository.refs["same"] == repository.refs["main"] and commits(repository) == before
+    # A new repository has main, too.
+    assert push(world, folder, "org/fresh", "--revision", "dev").code == 0
+    assert set(head(world, "org/fresh")) == {".gitattributes"} and seal.NAME in head(world, "org/fresh", "dev")
     refused_usage = push(world, folder, f"org/branches@{repository.refs['main']}")
     assert refused_usage.code == 2 and "is a commit" in refused_usage.stderr
 
@@ -403,6 +406,9 @@ def test_a_connection_that_breaks(world: World, folder: Path) -> None:
     # A URL of the storage that is too old.
     world.hub.faults = [Fault("/upload/org/late", 403, words="Request has expired", method="PUT")]
     refused(push(world, folder, "org/late"), 4, "H425", "storage", "Request has expired", "Nothing was committed")
+    world.hub.full = True
+    refused(push(world, folder, "org/late"), 4, "H425", "Storage limit reached")
+    world.hub.full = False
 
 
 def test_a_push_that_is_killed(world: World, large: Path, tmp_path: Path) -> None:

@@ -115,6 +115,8 @@ def refusal(named: HubId, problem: BaseException, state: Sequence[str], message:
 def server_words(problem: BaseException) -> str:
     """What the Hub itself said, on one line; what the client makes of it where it said nothing."""
     said = getattr(problem, "server_message", None)
+    if not said and not status_of(problem) and isinstance(problem, ValueError | RuntimeError):
+        said = f"{problem} {problem.__cause__ or ''}"  # the client's own words, about an answer, perhaps in a thread
     return unsigned(" ".join(said.split())) if isinstance(said, str) and said.strip() else words_of(problem)
 
 

@@ -158,16 +158,16 @@ def send(
     as it was.
     """
     named = there.named
-    created = False
     with _quietly(), _explained(named) as state:
         for file in files:
             if file.name == CARD:
                 _check_card(named, file)
         if not there.exists:
             _create(named, private)
-            created, state[:] = True, [f"{named.repo} was created, and is empty"]
-            there = look_there(HubId(named.repo))
-        base = named.revision if there.branch and named.revision else MAIN
+            state.append(f"{named.repo} was created, and is empty")
+            there = replace(look_there(HubId(named.repo)), branch=not named.revision)
+        revision = named.revision or MAIN
+        base = revision if there.branch else MAIN
         additions = [file.operation for file in files]
         try:
             _patiently(lambda: _upload(named, additions, base, create_pr), _cut)
@@ -175,8 +175,7 @@ def send(
             for file in files:
                 if file.path is not None and _seen(file.path) != file.seen:
                     raise changed_meanwhile(named, file.path)
-        revision = named.revision or MAIN
-        if not create_pr and revision != MAIN and (created or not there.branch):
+        if not create_pr and not there.branch:
             _branch(named, revision, there.commit)
             state.append(f"the branch {revision} was created, and is as {MAIN}")
         if not files and not gone:
