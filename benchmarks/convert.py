@@ -4,7 +4,7 @@
     python benchmarks/convert.py --hidden 7168 --intermediate 18432               the Kimi-K2.5 shape
     python benchmarks/convert.py --hidden 7168 --intermediate 18432 --with-embedding
 
-A drafter as the speculators library saves it is written once, with random bf16 values, into a temporary folder.
+A drafter as the speculators library saves it is written once, with bf16 values at random, into a temporary folder.
 Every round then runs every command once, on files that are in the page cache and after `sync`, so that none
 pays for what another left unwritten; what a command wrote is removed before the next one starts. The result goes
 to stdout as Markdown, progress to stderr. Standard library only, and no large buffers: the peak memory that the
@@ -171,6 +171,7 @@ def write_drafter(folder: Path, shape: Shape) -> Path:
     text += b" " * (-len(text) % 8)
     rng = random.Random(0)
     kept = sorted(rng.sample(range(shape.vocab), shape.draft_vocab))
+    values = _finite_bf16(rng)
     weights = folder / "model.safetensors"
     with weights.open("xb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
@@ -183,20 +184,26 @@ def write_drafter(folder: Path, shape: Shape) -> Path:
                     marks[full] = 1
                 file.write(marks)
             else:
-                _write_finite_bf16(file, nbytes_of(dtype, size), rng)
+                _write_values(file, values, nbytes_of(dtype, size), rng.randrange(_VALUES))
     return weights
 
 
-# Clears the highest bit of the exponent: no value is infinite or not a number.
-_FINITE = bytes(byte & 0b1011_1111 for byte in range(256))
+_VALUES = 1_000_003  # a prime, so that no two rows of a tensor are alike though the values come again
 
 
-def _write_finite_bf16(file: BinaryIO, count: int, rng: random.Random) -> None:
+def _finite_bf16(rng: random.Random) -> bytes:
+    """The bits of random values; with the highest bit of the exponent cleared none is infinite or not a number."""
+    values = bytearray(rng.randbytes(2 * _VALUES))
+    values[1::2] = values[1::2].translate(bytes(byte & 0b1011_1111 for byte in range(256)))
+    return bytes(values)
+
+
+def _write_values(file: BinaryIO, values: bytes, count: int, first: int) -> None:
+    """`count` bytes of `values`, from the value `first` on and round again."""
+    start = 2 * first
     while count:
-        block = bytearray(rng.randbytes(min(BLOCK, count)))
-        block[1::2] = block[1::2].translate(_FINITE)
-        file.write(block)
-        count -= len(block)
+        count -= file.write(memoryview(values)[start : start + count])
+        start = 0
 
 
 # --- measuring ----------------------------------------------------------------------------------------------
@@ -259,6 +266,11 @@ def commands(weights: Path, out: Path) -> dict[str, Measured]:
             "convert --dry-run",
             f"{shown} --dry-run",
             (python, *convert, str(weights.parent), str(out), *options, "--dry-run"),
+        ),
+        "cast": Measured(
+            "convert --dtype float32",
+            f"{shown} --dtype float32",
+            (python, *convert, str(weights.parent), str(out), *options, "--dtype", "float32"),
         ),
         "script": Measured(
             "script", "load_file, rename, save_file (safetensors.torch)", (python, "-c", SCRIPT, str(weights), file)
@@ -326,7 +338,7 @@ def result(shape: Shape, size: int, all_commands: Mapping[str, Measured], load: 
         "packages": {package: version_of(package) for package in PACKAGES},
         "shape": asdict(shape),
         "file_bytes": size,
-        "floor_bytes": _rss(resource.getrusage(resource.RUSAGE_SELF)),
+        "floor_bytes": peak_of_this(),
         "commands": rows,
     }
 
@@ -361,17 +373,31 @@ def version_of(package: str) -> str:
         return ""
 
 
-def as_markdown(found: Mapping[str, Any], filesystem: str) -> str:
-    where, shape, load = found["machine"], found["shape"], found["load_average"]
-    packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items() if version)
+def peak_of_this() -> int:
+    """Resident bytes of this process at its peak: less is not seen of a child."""
+    return _rss(resource.getrusage(resource.RUSAGE_SELF))
+
+
+def header_lines(load: Sequence[float], *more: str) -> list[str]:
+    """Date, machine, load and releases, as every table here begins."""
+    where = machine()
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    on = ", ".join([where["cpu"], f"{where['cores']} cores", f"{where['memory_gib']} GiB", where["system"], *more])
+    packages = ", ".join(f"{name} {version_of(name)}" for name in PACKAGES if version_of(name))
+    return [
+        f"- {today}, {on}; load average {load[0]:.1f} before, {load[1]:.1f} after",
+        f"- Python {platform.python_version()}, {packages}",
+    ]
+
+
+def as_markdown(found: Mapping[str, Any], on: str) -> str:
+    shape, load = found["shape"], found["load_average"]
     rounds = len(found["commands"]["cp"]["wall_s"])
     sizes = f"hidden {shape['hidden']}, intermediate {shape['intermediate']}, {shape['heads']} heads"
     vocabulary = f"vocabulary {shape['vocab']} (draft {shape['draft_vocab']})"
     embedding = f"{'with' if shape['with_embedding'] else 'without'} embedding"
-    hardware = f"{where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB, {where['system']}, {filesystem}"
     lines = [
-        f"- {found['date']}, {hardware}; load average {load['before']:.1f} before, {load['after']:.1f} after",
-        f"- Python {found['python']}, {packages}",
+        *header_lines((load["before"], load["after"]), on),
         f"- {sizes}, {vocabulary}, {embedding}: {found['file_bytes'] / 1e9:.2f} GB; {rounds} rounds",
         "",
         "| | min s | median s | CPU s | / cp | / cp + sync | / max(cp, sha256sum) | / max(cp, openssl) | peak MB |",
@@ -389,7 +415,7 @@ def as_markdown(found: Mapping[str, Any], filesystem: str) -> str:
     return "\n".join(lines)
 
 
-def _filesystem(folder: Path) -> str:
+def filesystem(folder: Path) -> str:
     """The type of the file system that holds `folder`, where the system tells."""
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
         ran = subprocess.run(["df", "--output=fstype", str(folder)], capture_output=True, text=True, check=True)
@@ -402,8 +428,8 @@ def _filesystem(folder: Path) -> str:
 
 @contextlib.contextmanager
 def workplace(parent: Path, size: int) -> Iterator[Path]:
-    """A temporary folder that is removed however the run ends; refuses where two copies do not fit."""
-    needed = 2 * size + (1 << 30)
+    """A temporary folder that is removed however the run ends; refuses where it does not fit."""
+    needed = 3 * size + (1 << 30)  # --dtype float32 writes twice the size
     free = shutil.disk_usage(parent).free
     if free < needed:
         sys.exit(f"{parent} has {free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB are needed: name another with --folder")
@@ -450,7 +476,7 @@ def main() -> None:
         before = os.getloadavg()[0]
         measure(all_commands, weights, out, options.rounds)
         found = result(shape, weights.stat().st_size, all_commands, (before, os.getloadavg()[0]))
-        found["file_system"] = _filesystem(folder)
+        found["file_system"] = filesystem(folder)
     if options.json:
         options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     print(as_markdown(found, found["file_system"]))

@@ -27,6 +27,7 @@ from convert import ENVIRONMENT, PACKAGES, POINTS, ROOT, TARGET, Measured, Shape
 
 KIMI = Shape(7168, 18432, 64, 163840, 32000, True, POINTS)
 SEVERAL = 4
+MANY = (1, 50, 200)  # drafters in one call
 # No scan of every weight: what is timed here is all else. T115: the hole is a tensor of zeros.
 OPTIONS = ("--no-scan", "--allow", "T115")
 
@@ -104,6 +105,35 @@ def measure(all_commands: Mapping[str, Measured], rounds: int) -> None:
         say(f"round {number + 1} of {rounds}: {', '.join(f'{m.wall[-1]:.2f} s' for m in all_commands.values())}")
 
 
+def measure_many(drafter: Path, target: Path, rounds: int) -> list[tuple[int, Measured]]:
+    """One call for each number of drafters in MANY, each with a folder of its own."""
+    folders = [drafter.parent / f"{number:03}" for number in range(max(MANY))]
+    for folder in folders:
+        folder.mkdir()
+        for file in drafter.iterdir():
+            (folder / file.name).symlink_to(file)
+    command = (sys.executable, "-m", "converter", "validate")
+    found = []
+    for number in MANY:
+        given = (*command, *map(str, folders[:number]), *OPTIONS, "--target", str(target))
+        found.append((number, Measured(f"{number} drafters", "", given)))
+    for _ in range(rounds):
+        for _, measured in found:
+            measured.run()
+            say(f"{measured.title}: {measured.wall[-1]:.1f} s, {measured.peak / 1e6:.0f} MB")
+    return found
+
+
+def many_as_markdown(found: Sequence[tuple[int, Measured]]) -> str:
+    """What each further drafter costs, against the first call."""
+    first = found[0][1]
+    lines = ["| drafters in one call | min s | CPU s | ms for each further one | peak MB |", "|--:|--:|--:|--:|--:|"]
+    for number, m in found:
+        more = f"{(min(m.wall) - min(first.wall)) / (number - 1) * 1e3:.0f}" if number > 1 else ""
+        lines.append(f"| {number} | {min(m.wall):.2f} | {min(m.cpu):.2f} | {more} | {m.peak / 1e6:.0f} |")
+    return "\n".join(lines)
+
+
 def as_markdown(all_commands: Mapping[str, Measured], size: int, load: Sequence[float], rounds: int) -> str:
     where = machine()
     packages = ", ".join(f"{name} {version_of(name)}" for name in PACKAGES if version_of(name))
@@ -139,7 +169,9 @@ def main() -> None:
         found = commands(drafter, write_target(Path(folder) / "target", KIMI))
         before = os.getloadavg()[0]
         measure(found, options.rounds)
+        many = measure_many(drafter, Path(folder) / "target" / "config.json", min(options.rounds, 2))
         print(as_markdown(found, KIMI.nbytes, (before, os.getloadavg()[0]), options.rounds))
+        print("\n" + many_as_markdown(many))
 
 
 if __name__ == "__main__":

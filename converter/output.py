@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from converter import seal
 from converter.checkpoint.reader import INDEX
-from converter.checkpoint.writer import OutputTensor, WrittenFile, write_safetensors
+from converter.checkpoint.writer import OutputTensor, WrittenFile, writing
 from converter.drafter.drafter import Drafter
 from converter.errors import UsageError
 from converter.findings import Finding, error
 from converter.plan import Plan, TensorPlan
 from converter.transforms import MAP_OPERATIONS, apply
+from converter.workers import cores
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,17 +60,21 @@ def write_weights(
     progress: Progress,
     input_digests: dict[str, str],
 ) -> list[WrittenFile]:
-    """Write the planned tensors into `folder`; digests of changed inputs are left in `input_digests`."""
-    files: dict[str, list[OutputTensor]] = {}
-    for tensor in plan.tensors:
-        files.setdefault(tensor.file, []).append(_output(drafter, tensor, input_digests))
+    """Write the planned tensors into `folder`; digests of changed inputs are left in `input_digests`.
+
+    One file is written after another, while those before it are still digested: SHA-256 takes a core for each.
+    """
+    files = {file: [_output(drafter, t, input_digests) for t in tensors] for file, tensors in plan.files.items()}
     total = sum(t.nbytes for tensors in files.values() for t in tensors)
-    written = []
-    with progress(total) as advance:
+    ends: list[Callable[[], WrittenFile]] = []
+    with ExitStack() as stack, progress(total) as advance:
         for name, tensors in files.items():
             metadata = drafter.checkpoint.metadata.get(name) or next(iter(drafter.checkpoint.metadata.values()))
-            written.append(write_safetensors(folder / name, tensors, metadata, digest=digest, progress=advance))
-    if drafter.checkpoint.sharded:
+            if len(ends) >= cores():
+                ends[-cores()]()
+            ends.append(stack.enter_context(writing(folder / name, tensors, metadata, digest=digest, progress=advance)))
+        written = [end() for end in ends]
+    if plan.sharded:
         weight_map = {t.name: t.file for t in plan.tensors}
         seal.write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
     return written

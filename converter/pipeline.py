@@ -21,6 +21,7 @@ from converter.checks.plugin import with_plugins
 from converter.checks.points import check_meaning, check_points, depth_unknown
 from converter.checks.precision import check_precision, needs_cast
 from converter.checks.rows import check_embedding
+from converter.checks.stated import check_stated
 from converter.checks.stray import check_stray_maps
 from converter.checks.suits import suits
 from converter.checks.target import check_target, check_target_folder
@@ -40,15 +41,7 @@ from converter.hub.ids import pinned
 from converter.output import Progress, check_out, not_finite, write_weights
 from converter.plan import Plan, make_plan
 from converter.rules import loading
-from converter.rules.dialect import (
-    Dialect,
-    DialectReading,
-    Recognition,
-    read,
-    recognise,
-    stated_points,
-    unrecognised,
-)
+from converter.rules.dialect import Dialect, DialectReading, read, stated_points
 from converter.rules.engine import nested, resolve
 from converter.rules.forms import (
     as_written,
@@ -61,6 +54,7 @@ from converter.rules.forms import (
     written_for,
 )
 from converter.rules.fused import ASSUMED
+from converter.rules.recognition import Recognition, recognise, unrecognised
 from converter.run import Report, Request, nobody
 from converter.sealed import (
     allowed_once,
@@ -98,7 +92,9 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
     if report.drafter is None or report.refused:
         return report
     assert report.source is not None
-    planning = make_plan(report.drafter, report.engines, report.target, report.source, request.dtype)
+    planning = make_plan(
+        report.drafter, report.engines, report.target, report.source, request.dtype, request.max_shard_size
+    )
     report.plan = planning.plan
     report.add(planning.findings)
     if report.plan is not None:  # writing finds values that are no numbers, but what a cast makes such is known before
@@ -259,6 +255,7 @@ def _read(request: Request, told: Callable[[str], None], outputs: bool = False) 
     # How fused rows lie is for a sample to show, where there is one.
     report.open = [f for f in reading.findings if f.code == ASSUMED and request.wish.sample is not None]
     report.add([f for f in reading.findings if f not in report.open])
+    report.add(check_stated(dialect, reading, source.config, source.checkpoint))
     if reading.spec is None:
         return report
     if report.read_as and sealed is not None and "launch" not in sealed:
@@ -393,6 +390,11 @@ def _write(report: Report, plan: Plan, progress: Progress, signer: Signer | None
             return
         report.sealed = seal.make_seal(
             command=request.command,
+            serving={
+                "target": name_on_hub(report.target),
+                "target_positions": report.target.max_position_embeddings,
+                "draft_steps": proving.draft_steps(report.drafter.provenance),
+            },
             given=request.source,
             commit=source.commit,
             config_file=source.folder / "config.json",
@@ -403,11 +405,6 @@ def _write(report: Report, plan: Plan, progress: Progress, signer: Signer | None
             findings=report.findings,
             target={k: getattr(report.target, k) for k in ("name", "architecture", "layers", "commit")}
             | {"fingerprint": fingerprint_at_hand(report.target_weights)},
-            serving={
-                "target": name_on_hub(report.target, given=request.target is not None),
-                "target_positions": report.target.max_position_embeddings,
-                "draft_steps": proving.draft_steps(report.drafter.provenance),
-            },
         )
         seal.write_json(staging.folder / seal.NAME, report.sealed)
         if signer is not None:

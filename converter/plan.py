@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from converter.checkpoint.header import FLOATS
+from converter.checkpoint.header import FLOATS, nbytes_of
 from converter.checkpoint.reader import INDEX, SINGLE, StoredTensor, run_name
 from converter.checks.engine import examine
 from converter.checks.suits import with_fixes
@@ -18,6 +19,7 @@ from converter.drafter.layout import IN_BLOCKS
 from converter.drafter.quantised import weight_of
 from converter.drafter.spec import DrafterSpec, Origin
 from converter.drafter.target import Target
+from converter.errors import UsageError
 from converter.findings import Finding, error, stops, warning
 from converter.rules.engine import ConfigEntry, EngineRelease
 from converter.rules.forms import TrainerForm
@@ -64,6 +66,10 @@ class TensorPlan:
     def changed(self) -> bool:
         """True where values are other ones than in the input."""
         return len(self.operations) > (self.split is not None)
+
+    @property
+    def nbytes(self) -> int:
+        return nbytes_of(self.dtype, self.shape)
 
     @property
     def stored(self) -> str:
@@ -120,6 +126,19 @@ class Plan:
     def changed(self) -> list[TensorPlan]:
         return [t for t in self.tensors if t.changed]
 
+    @property
+    def files(self) -> Mapping[str, list[TensorPlan]]:
+        """The tensors of each weight file, both in the order in which they are written."""
+        files: dict[str, list[TensorPlan]] = {}
+        for tensor in self.tensors:
+            files.setdefault(tensor.file, []).append(tensor)
+        return files
+
+    @property
+    def sharded(self) -> bool:
+        """True where an index names the files."""
+        return list(self.files) != [SINGLE]
+
     def as_json(self) -> dict[str, Any]:
         """The published form (schemas/plan.schema.json)."""
         return {
@@ -138,6 +157,18 @@ class Plan:
         }
 
 
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+
+
+def shard_size(text: str) -> int:
+    """Bytes of a size as people write it: 5GB (10^9 bytes each), 500MB, 2GiB, a bare number. Raises UsageError."""
+    found = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?|[0-9]{1,18})\s*([A-Za-z]*)\s*", text, re.ASCII)
+    size = int(float(found[1]) * _UNITS.get(found[2].upper(), 0)) if found else 0
+    if not size:
+        raise UsageError(f"--max-shard-size {text}: expected a size such as 5GB, 500MB or 2GiB")
+    return size
+
+
 @dataclass(frozen=True)
 class Planning:
     """plan    None where no output could suit the engines
@@ -149,12 +180,18 @@ class Planning:
 
 
 def make_plan(
-    drafter: Drafter, engines: Sequence[EngineRelease], target: Target, source: Source, dtype: str = ""
+    drafter: Drafter,
+    engines: Sequence[EngineRelease],
+    target: Target,
+    source: Source,
+    dtype: str = "",
+    max_shard_size: int = 0,
 ) -> Planning:
     """Lower a drafter for engine releases that one output must suit.
 
-    source  where the input's files are
-    dtype   what to cast the weights to, as configs name it; "" leaves them as they are
+    source          where the input's files are
+    dtype           what to cast the weights to, as configs name it; "" leaves them as they are
+    max_shard_size  bytes of tensors in a file of the output at most; 0 keeps the files of the input
     """
     order = tuple(sorted(range(drafter.spec.num_points), key=drafter.spec.capture_points.__getitem__))
     spec = replace(drafter.spec, capture_points=tuple(drafter.spec.capture_points[i] for i in order))
@@ -188,6 +225,8 @@ def make_plan(
     if stops(f for f in findings if f.code == "K120"):
         return Planning(None, tuple(findings))
     tensors, dropped = _plan_tensors(drafter, spec, order, engines, CAST_DTYPES.get(dtype, ""))
+    if max_shard_size:
+        tensors = _cut_anew(tensors, max_shard_size)
     carried, left = _sort_files(source)
     plan = Plan(tuple(engines), spec, layer_ids, tensors, tuple(config.values()), dropped, carried, left, launch)
     return Planning(plan, tuple(findings))
@@ -348,6 +387,21 @@ def _output_names(canonical: str, engines: Sequence[EngineRelease]) -> list[str]
     """Every name that one of the engines loads the tensor under, once; its own where none loads it (t2d)."""
     names = {engine.names_for(canonical): None for engine in engines}
     return [name for name in names if name is not None] or [canonical]
+
+
+def _cut_anew(tensors: Sequence[TensorPlan], most: int) -> tuple[TensorPlan, ...]:
+    """The same tensors, in their order, in files of at most `most` bytes of them; one that is larger has its own."""
+    shards: list[list[TensorPlan]] = []
+    free = 0
+    for tensor in tensors:
+        if not shards or tensor.nbytes > free:
+            shards.append([])
+            free = most
+        shards[-1].append(tensor)
+        free -= tensor.nbytes
+    count = len(shards)
+    names = [f"model-{i:05}-of-{count:05}.safetensors" for i in range(1, count + 1)] if count > 1 else [SINGLE]
+    return tuple(replace(t, file=name) for name, shard in zip(names, shards, strict=True) for t in shard)
 
 
 def _sort_files(source: Source) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -71,6 +71,7 @@ class Request:
     dialect   the dialect that IN is read as, or the engine, whatever it looks like; "" leaves it to the files' marks
     to        the dialect whose form is written; "" writes engines'
     engines   none: the newest SGLang where there is an OUT, the newest of every engine where there is none
+    max_shard_size   bytes of tensors in a file of OUT at most; 0 keeps the input's files
     given     spec fields set by the user (--set), which outrank the config
     scan           validate reads every weight once, to find values that are no numbers
     sign           a private key's file, or "sigstore": what signs the seal and all files that it lists; "" leaves it
@@ -89,6 +90,7 @@ class Request:
     wish: Wish = field(default_factory=Wish)
     allow_plugin: bool = False
     dtype: str = ""
+    max_shard_size: int = 0
     allow: tuple[str, ...] = ()
     strict: bool = False
     force: bool = False

@@ -170,13 +170,11 @@ def named_target(architecture: str, provenance: Provenance) -> Target:
     )
 
 
-def name_on_hub(target: Target, given: bool) -> str:
-    """Its id on the Hub; "" where its name is a path, or may be one.
-
-    given   by the user, so that it has a commit where it was read from the Hub; else its name is what the drafter's
-            config says
+def name_on_hub(target: Target) -> str:
+    """Its id on the Hub; "" where its name is a path. One that was not read from there has its name from the drafter's
+    config, or is a folder here.
     """
     named = also_an_id(target.name)
-    if named is None or named.revision or (not target.commit and (given or Path(target.name).exists())):
+    if named is None or named.revision or (not target.commit and Path(target.name).exists()):
         return ""
     return named.repo

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+
+from converter.checkpoint.reader import NUMPY_DTYPES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,7 +69,9 @@ def as_float32(values: NDArray[np.generic], dtype: str) -> NDArray[np.float32]:
     import numpy as np
 
     if dtype == "BF16":
-        return (values.astype(np.uint32) << 16).view(np.float32)
+        bits = values.astype(np.uint32)
+        bits <<= 16
+        return bits.view(np.float32)
     return values.astype(np.float32)
 
 
@@ -75,13 +80,26 @@ def rounded(values: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
     import numpy as np
 
     if dtype == "BF16":
-        bits = values.view(np.uint32)
-        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
-        return np.where(np.isnan(values), values, bits.view(np.float32))
+        return as_float32(_as_bf16(values), "BF16")
     if dtype == "F16":
         with np.errstate(over="ignore"):
             return values.astype(np.float16).astype(np.float32)
     return values
+
+
+def _as_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """The bits of fp32 values in bf16, rounded to the nearest, ties to even."""
+    import numpy as np
+
+    bits = values.view(np.uint32)
+    made = bits >> 16
+    made &= 1
+    made += bits
+    made += 0x7FFF
+    made >>= 16
+    if values.size and np.isnan(values.min()):  # whose bits must not be carried over into another number's
+        made = np.where(np.isnan(values), (bits >> 16) | 0x40, made)
+    return made.astype(np.uint16)
 
 
 def apply(operations: Sequence[Operation], values: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -99,12 +117,37 @@ def apply(operations: Sequence[Operation], values: NDArray[np.generic]) -> NDArr
 CAST_DTYPES: Mapping[str, str] = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 
+_TOGETHER = 1 << 16  # values cast at once: they, and what comes between, stay in a core's cache
+
+
 def cast(values: NDArray[np.generic], source: str, target: str) -> NDArray[np.generic]:
     """Floating-point values (bf16 as its bits) in another dtype, rounded to the nearest."""
     import numpy as np
 
+    made = np.empty(values.shape, NUMPY_DTYPES[target])
+    left, right = values.reshape(-1), made.reshape(-1)
+    for start in range(0, left.size, _TOGETHER):
+        part, into = left[start : start + _TOGETHER], right[start : start + _TOGETHER]
+        if source == "F16" or (source, target) == ("BF16", "F16"):
+            np.take(_every_value(source, target), part.view(np.uint16), out=into, mode="clip")
+        else:
+            into[:] = _cast(part, source, target)
+    return made
+
+
+def _cast(values: NDArray[np.generic], source: str, target: str) -> NDArray[np.generic]:
+    import numpy as np
+
     wide = as_float32(values, source)
     if target == "BF16":
-        return (rounded(wide, "BF16").view(np.uint32) >> 16).astype(np.uint16)
-    with np.errstate(over="ignore"):  # what overflows is infinite, and reported as such
-        return wide.astype(np.float16 if target == "F16" else np.float32)
+        return _as_bf16(wide)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, and reported as such
+        return wide.astype(NUMPY_DTYPES[target], copy=False)
+
+
+@lru_cache
+def _every_value(source: str, target: str) -> NDArray[np.generic]:
+    """What each of the 65,536 values that 16 bits can hold becomes: looking it up takes half the time of a cast."""
+    import numpy as np
+
+    return _cast(np.arange(1 << 16, dtype=np.uint16).view(NUMPY_DTYPES[source]), source, target)

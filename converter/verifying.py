@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from converter import gate, seal
-from converter.checkpoint.digest import tensor_digests
 from converter.checkpoint.header import read_header
+from converter.checkpoint.held import tensor_digests
 from converter.checkpoint.jsonfile import read_object
 from converter.errors import InputError
 from converter.findings import Finding, error, note, stops, warning

@@ -117,7 +117,7 @@ def test_a_card_states_what_was_measured(measured: Sealed) -> None:
     assert "1 layer of width 64" in about and "embedding, layer 2, layer 4" in about
     assert "384 of the target's 512 tokens" in about and "16 tensors, 260 KB, bfloat16" in about
     made = section(card, "provenance")
-    assert "g\\_aux024" in made or "`g_aux024`" in made
+    assert "| made from | `g_aux024` (its config.json: SHA-256 `" in made
     assert "sglang 0.5.23 (its own classes were run)" in made and "16, and of 16 of them" in made
     assert "K126" in made  # a warning of vllm's
 
@@ -207,7 +207,7 @@ def test_no_path_of_the_machine_gets_in(measured: Sealed, allowed: Sealed) -> No
     assert "Users" not in windows and "data" not in section(windows, "scores")
     assert "`run`" in windows and "s.safetensors" in windows
     for nothing in ("/", ".", "..", ""):
-        assert "| made from | `a folder`" in measured.card(source__given=nothing).replace("a folder (", "`a folder` (")
+        assert "| made from | a folder (its" in measured.card(source__given=nothing)
 
 
 @pytest.mark.parametrize(
@@ -506,12 +506,8 @@ def test_the_command_prints_and_writes(measured: Sealed, tmp_path: Path) -> None
     assert stat.S_IMODE(readme.stat().st_mode) == 0o640
     assert eagle3("card", folder, "--repo", "org/drafter", "-o", readme).returncode == 0
     assert readme.read_bytes().decode() == measured.card("mine\r\n")
-    assert sorted(p.name for p in folder.iterdir()) == sorted([*map(str, _names(measured.folder)), "README.md"])
+    assert {p.name for p in folder.iterdir()} == {"README.md", *(p.name for p in measured.folder.iterdir())}
     assert seal.differences(measured.seal, seal.listing(folder), ()) == []
-
-
-def _names(folder: Path) -> list[str]:
-    return [p.name for p in folder.iterdir()]
 
 
 def test_the_command_refuses(measured: Sealed, tmp_path: Path) -> None:

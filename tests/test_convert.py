@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 import shutil
+import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 
-from tests.support import DRAFTERS, NAMES, SAMPLE, copy_of, errors, run
+from converter import output
+from converter.checkpoint import digest
+from converter.checkpoint.reader import open_checkpoint
+from converter.plan import shard_size
+from tests.support import DRAFTERS, NAMES, SAMPLE, check, codes, copy_of, eagle3, errors, run
 
 # Drafter -> what each release refuses; empty where it converts.
 VERDICTS = {
@@ -46,8 +55,6 @@ def test_verdict(name: str, release: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [n for n in NAMES if not VERDICTS[n]["0.5.23"]])
 def test_every_weight_arrives_unchanged(name: str, tmp_path: Path) -> None:
-    from safetensors.torch import load_file
-
     report = run(DRAFTERS / name, tmp_path / "out")
     source = load_file(DRAFTERS / name / "model.safetensors")
     output = load_file(tmp_path / "out" / "model.safetensors")
@@ -174,27 +181,104 @@ def test_sliding_windows(tmp_path: Path) -> None:
     assert errors(run(one, tmp_path / "out3", "sglang==0.5.9")) == ["K110"]
 
 
-def test_shards_and_index_are_kept(tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
+SHARDS = {"model-00001-of-00002.safetensors": slice(7), "model-00002-of-00002.safetensors": slice(7, None)}
 
-    source = tmp_path / "in"
+
+def shards_of_a_plain(source: Path) -> Path:
     source.mkdir()
     shutil.copy(DRAFTERS / "a_plain" / "config.json", source)
     tensors = load_file(DRAFTERS / "a_plain" / "model.safetensors")
     names = sorted(tensors)
-    files = {"model-00001-of-00002.safetensors": names[:7], "model-00002-of-00002.safetensors": names[7:]}
+    files = {file: names[part] for file, part in SHARDS.items()}
     for file, part in files.items():
         save_file({n: tensors[n] for n in part}, source / file, metadata={"format": "pt"})
     index = {"metadata": {}, "weight_map": {n: f for f, part in files.items() for n in part}}
     (source / "model.safetensors.index.json").write_text(json.dumps(index))
+    return source
 
+
+def test_shards_and_index_are_kept(tmp_path: Path) -> None:
+    source = shards_of_a_plain(tmp_path / "in")
     report = run(source, tmp_path / "out", sample=SAMPLE)
     assert report.outcome == "converted"
     written = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
-    for file, part in files.items():
+    for file in SHARDS:
         there = set(load_file(tmp_path / "out" / file))
         assert {n for n, f in written["weight_map"].items() if f == file} == there
-        assert len(there) == len(part)
+        assert len(there) == len(load_file(source / file))
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_weights_are_cut_anew(sharded: bool, tmp_path: Path) -> None:
+    """As the option says, whatever the files of the input; the index names every tensor's file, the seal lists all."""
+    source = shards_of_a_plain(tmp_path / "in") if sharded else DRAFTERS / "a_plain"
+    most = 40_000
+    report = run(source, tmp_path / "out", sample=SAMPLE, max_shard_size=most, dtype="float32")
+    assert report.outcome == "converted"
+    whole = run(DRAFTERS / "a_plain", tmp_path / "whole", sample=SAMPLE, dtype="float32")
+    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    files = sorted(p.name for p in (tmp_path / "out").glob("*.safetensors"))
+    assert files == [f"model-{i:05}-of-{len(files):05}.safetensors" for i in range(1, len(files) + 1)]
+    assert set(index["weight_map"].values()) == set(files) and len(files) > 4
+    checkpoint = open_checkpoint(tmp_path / "out")  # which holds the index against the files
+    held = [[t for t in checkpoint.tensors.values() if t.file.name == name] for name in files]
+    sizes = [[t.info.nbytes for t in tensors] for tensors in held]
+    assert all(sum(s) <= most or len(s) == 1 for s in sizes)
+    assert all(sum(s) + after[0] > most for s, after in itertools.pairwise(sizes))  # none had room for the next
+    assert index["metadata"]["total_size"] == sum(map(sum, sizes))
+    one = open_checkpoint(tmp_path / "whole")
+    assert not one.sharded
+    assert set(checkpoint.tensors) == set(one.tensors)
+    assert all(np.array_equal(checkpoint.read(name), one.read(name)) for name in one.tensors)
+    assert report.proof is not None and whole.proof is not None and report.proof.level == whole.proof.level
+    sealed = {f["name"] for f in report.sealed["files"]}
+    assert sealed == {p.name for p in (tmp_path / "out").iterdir()} - {"eagle3-seal.json"}
+    assert check(tmp_path / "out", "sglang==0.5.23").outcome == "validated"
+    assert "C233" not in codes(check(tmp_path / "out", "sglang==0.5.23"))
+
+
+def test_a_file_is_written_while_the_one_before_is_digested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SHA-256 takes a core for each file; here that of the first begins when the second is there."""
+    follow, second = digest._Whole._follow, threading.Event()
+    began = []
+
+    def late(self: digest._Whole, fd: int) -> None:
+        first = "-00001-of-" in self._path.name
+        began.append(first and second.wait(20))
+        if "-00002-of-" in self._path.name:
+            second.set()
+        follow(self, fd)
+
+    monkeypatch.setattr(digest._Whole, "_follow", late)
+    monkeypatch.setattr(output, "cores", lambda: 2)
+    report = run(DRAFTERS / "a_plain", tmp_path / "out", max_shard_size=100_000)
+    assert report.outcome == "converted"
+    assert len(began) == len(report.written) - 2 > 2  # config.json and the index are digested otherwise
+    assert began.count(True) == 1
+    for file in report.written:
+        assert file.sha256 == hashlib.sha256((tmp_path / "out" / file.name).read_bytes()).hexdigest()
+
+
+def test_shards_become_one_file_where_all_fit(tmp_path: Path) -> None:
+    report = run(shards_of_a_plain(tmp_path / "in"), tmp_path / "out", max_shard_size=10**9)
+    assert report.outcome == "converted"
+    assert [p.name for p in (tmp_path / "out").glob("model*")] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("5GB", 5 * 10**9), ("500mb", 5 * 10**8), ("1.5 KB", 1500), ("2GiB", 2 << 30), ("1000", 1000)],
+)  # fmt: skip
+def test_shard_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
+    assert shard_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "0", "0.0001KB", "-5GB", "5XB", "1e9", "٥GB", "5GB6", "nan", "5" * 30])
+def test_what_is_no_shard_size_is_said(text: str, tmp_path: Path) -> None:
+    done = eagle3("convert", DRAFTERS / "a_plain", tmp_path / "out", "--max-shard-size", text)
+    assert done.returncode == 2
+    assert f"--max-shard-size {text}: expected a size such as 5GB" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_one_safetensors_file(tmp_path: Path) -> None:
@@ -252,7 +336,6 @@ def test_the_seal_describes_the_files(tmp_path: Path) -> None:
 
     import torch
     import xxhash
-    from safetensors.torch import load_file
 
     run(DRAFTERS / "c_nbfc", tmp_path / "out")
     seal = json.loads((tmp_path / "out" / "eagle3-seal.json").read_text())

@@ -20,10 +20,10 @@ from converter.drafter.target import Target
 from converter.errors import UsageError
 from converter.pipeline import Report
 from converter.rules import loading
-from converter.rules.dialect import recognise
 from converter.rules.engine import nested
 from converter.rules.fields import IdMeaning, leaves, read_spec
 from converter.rules.forms import trainer_form, writable
+from converter.rules.recognition import recognise
 from tests.support import DRAFTERS, NAMES, SAMPLE, TARGET, codes, convert, copy_of, eagle3, errors, quiet, request
 from tests.test_forward import drafter
 from tests.test_producers import PRODUCERS, SAID

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pickle
@@ -9,12 +10,15 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from converter.checkpoint.reader import NUMPY_DTYPES
 from converter.errors import InputError
 from converter.tokenizer import read_tokenizer
+from converter.transforms import cast
 from tests.support import DRAFTERS, SAMPLE, TARGET, check, codes, copy_of, errors, run
 
 WEIGHTS = load_file(DRAFTERS / "a_plain" / "model.safetensors")
@@ -136,6 +140,26 @@ def test_a_cast_rounds_as_torch_does(name: str, stored: torch.dtype, tmp_path: P
         assert torch.equal(after[tensor.name], wanted)
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (config["dtype"], config["torch_dtype"]) == (name, name)
+
+
+_TORCH = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+@pytest.mark.parametrize(("source", "target"), [*itertools.permutations(_TORCH, 2)])
+def test_every_value_is_cast_as_torch_does(source: str, target: str) -> None:
+    """All that 16 bits can hold; of fp32 those around every edge and tie, and many others. No NaN becomes a number."""
+    if source == "F32":
+        edges = (0, 0x33000000, 0x38800000, 0x477FF000, 0x7F7F8000, 0x7F800000)  # zero, fp16's ends, bf16's end, inf
+        runs = [np.arange(max(edge - 9000, 0), edge + 9000, dtype=np.uint32) for edge in edges]
+        bits = np.concatenate([*runs, np.arange(0, 1 << 31, 40013, dtype=np.uint32)])
+        values: np.ndarray = np.concatenate([bits, bits | np.uint32(1 << 31)]).view(np.float32)
+    else:
+        values = np.arange(1 << 16, dtype=np.uint16).view(NUMPY_DTYPES[source])
+    given = torch.from_numpy(values.view(f"i{values.itemsize}")).view(_TORCH[source])
+    made = cast(values, source, target)
+    got, wanted = torch.from_numpy(made.view(f"i{made.itemsize}")).view(_TORCH[target]), given.to(_TORCH[target])
+    assert torch.equal(got.isnan(), wanted.isnan())
+    assert torch.equal(got.nan_to_num(0), wanted.nan_to_num(0))
 
 
 def test_a_cast_that_overflows_is_refused(tmp_path: Path) -> None:

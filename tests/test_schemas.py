@@ -35,6 +35,7 @@ RULES = {
     **{f"engines/{name}.yaml": "engine" for name in loading.names("engines")},
     **{f"engines/{name}.targets.json": "targets" for name in loading.names("engines")},
     "findings.yaml": "findings",
+    "common.yaml": "common",
     "fused.yaml": "fused",
     "others.yaml": "others",
     "recognition.yaml": "recognition",

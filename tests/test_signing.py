@@ -115,6 +115,8 @@ def test_a_folder_that_was_sealed_before_is_signed(curve: ec.EllipticCurve, tmp_
     keys = write_key(tmp_path / "key.pem", ec.generate_private_key(curve))
     run(A, tmp_path / "out", digest=False)
     (tmp_path / "out" / "README.md").write_text("a card")
+    (tmp_path / "out" / "config.json").rename(tmp_path / "config.json")
+    (tmp_path / "out" / "config.json").symlink_to(tmp_path / "config.json")
     sign = ("seal", "sign", tmp_path / "out", "--key", keys.private)
     assert eagle3(*sign).stdout == f"signed: {tmp_path / 'out' / SIGNATURE}\n"
     assert errors(tmp_path / "out", keys.public) == []

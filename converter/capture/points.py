@@ -9,7 +9,8 @@ from converter.drafter.points import as_option, parse_points
 from converter.drafter.target import Target
 from converter.errors import UsageError
 from converter.rules.behaviours import POINTS
-from converter.rules.dialect import read, recognise
+from converter.rules.dialect import read
+from converter.rules.recognition import recognise
 from converter.seal import read_seal
 from converter.source import open_source
 

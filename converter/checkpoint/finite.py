@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -99,10 +98,20 @@ def scan(checkpoint: Checkpoint, names: Iterable[str], for_fp16: frozenset[str] 
         for start in range(0, stored.info.nbytes, _RUN)
     ]
     found: dict[str, Scanned] = {}
-    with ThreadPoolExecutor(_THREADS, "scan") as pool:
-        for (stored, _, _), scanned in zip(runs, pool.map(lambda run: _run(checkpoint, *run), runs), strict=True):
-            found[stored.name] = found.get(stored.name, Scanned()) + scanned
+    for (stored, _, _), scanned in zip(runs, _scanned(checkpoint, runs), strict=True):
+        found[stored.name] = found.get(stored.name, Scanned()) + scanned
     return found
+
+
+def _scanned(checkpoint: Checkpoint, runs: Sequence[tuple[StoredTensor, int, bool]]) -> Iterator[Scanned]:
+    """Of each run, in their order; a few megabytes are looked at sooner than threads are there."""
+    if sum(min(stored.info.nbytes - start, _RUN) for stored, start, _ in runs) < _RUN:
+        yield from (_run(checkpoint, *run) for run in runs)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(_THREADS, "scan") as pool:
+        yield from pool.map(lambda run: _run(checkpoint, *run), runs)
 
 
 def _run(checkpoint: Checkpoint, stored: StoredTensor, start: int, for_fp16: bool) -> Scanned:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -33,6 +33,14 @@ DTYPE_BITS: Mapping[str, int] = {
 DTYPE_NAMES: Mapping[str, str] = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 INTEGERS = frozenset({"I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64"})
+
+
+def nbytes_of(dtype: str, shape: Sequence[int]) -> int:
+    """Bytes that the values of a tensor take in a file."""
+    bits = DTYPE_BITS[dtype]
+    for n in shape:
+        bits *= n
+    return bits // 8
 
 
 @dataclass(frozen=True)

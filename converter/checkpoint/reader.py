@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-_PART = 8 << 20  # bytes of rows that `parts` reads at once
+_PART = 2 << 20  # bytes of rows that `parts` reads at once: what is made of them is still in a core's cache
 
 # How numpy holds each dtype; 8- and 16-bit floats that numpy lacks are held as their bits.
 NUMPY_DTYPES: Mapping[str, str] = {

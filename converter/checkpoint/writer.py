@@ -1,5 +1,5 @@
 """Writes a safetensors file as a stream: unchanged bytes are moved by the kernel, changed tensors are made
-one at a time, and a second thread digests what has been written, so memory stays at a few buffers.
+one at a time, and two threads digest what has been written, so memory stays at a few buffers.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ import ctypes
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from converter.checkpoint.digest import Digester
-from converter.checkpoint.header import DTYPE_BITS, TensorInfo, build_header
+from converter.checkpoint.header import TensorInfo, build_header, nbytes_of
 from converter.checkpoint.jsonfile import unreadable
 from converter.checkpoint.reader import StoredTensor, preadinto
 from converter.errors import InputError
@@ -41,10 +42,7 @@ class OutputTensor:
 
     @property
     def nbytes(self) -> int:
-        bits = DTYPE_BITS[self.dtype]
-        for n in self.shape:
-            bits *= n
-        return bits // 8
+        return nbytes_of(self.dtype, self.shape)
 
 
 @dataclass(frozen=True)
@@ -75,15 +73,34 @@ def write_safetensors(
 
     Raises OSError where the disk fails and InputError F109 where a source file is shorter than it was.
     """
+    with writing(path, tensors, metadata, digest=digest, progress=progress) as finish:
+        return finish()
+
+
+@contextmanager
+def writing(
+    path: Path,
+    tensors: Sequence[OutputTensor],
+    metadata: Mapping[str, str],
+    *,
+    digest: bool = True,
+    progress: Progress = lambda n: None,
+) -> Iterator[Callable[[], WrittenFile]]:
+    """Write as `write_safetensors` does, and go on while the digests follow: what is yielded waits for them and tells
+    them, and leaving the `with` block gives them up.
+    """
     infos: dict[str, TensorInfo] = {}
     cursor = 0
     for tensor in tensors:
         infos[tensor.name] = TensorInfo(tensor.dtype, tensor.shape, cursor, cursor + tensor.nbytes)
         cursor += tensor.nbytes
     header = build_header(infos, metadata)
-    with path.open("xb", buffering=0) as out:
-        digester = Digester(path, len(header), infos) if digest else None
-        try:
+    size = len(header) + cursor
+    with ExitStack() as stack:
+        with path.open("xb", buffering=0) as out:
+            digester = Digester(path, len(header), infos) if digest else None
+            if digester:
+                stack.callback(digester.stop)
             _write_all(out.fileno(), header, progress, digester)
             for run in _runs(tensors):
                 make = run[0].make
@@ -93,16 +110,15 @@ def write_safetensors(
                 made = sum(_write_all(out.fileno(), _bytes(part), progress, digester) for part in make())
                 if made != run[0].nbytes:
                     raise ValueError(f"{run[0].name} was made of {made:,} bytes, not {run[0].nbytes:,}")
-            if digester:
-                digester.finish()
-        finally:
-            if digester:
-                digester.stop()
-        os.fsync(out.fileno())
-    size = len(header) + cursor
-    if digester is None:
-        return WrittenFile(path.name, size)
-    return WrittenFile(path.name, size, digester.sha256.hexdigest(), digester.xxh3, digester.not_finite)
+            os.fsync(out.fileno())
+
+        def finish() -> WrittenFile:
+            if digester is None:
+                return WrittenFile(path.name, size)
+            digester.finish()
+            return WrittenFile(path.name, size, digester.sha256, digester.xxh3, digester.not_finite)
+
+        yield finish
 
 
 def _bytes(values: NDArray[np.generic]) -> memoryview:

@@ -32,15 +32,16 @@ def check_points(
     stated  the points that the config states, None where it states none
     """
     points = spec.capture_points
-    where = spec.origins["capture_points"].where or "config.json"
+    origin = spec.origins["capture_points"]
+    assumed = origin.how == "default"
+    where = "config.json" if assumed else origin.where or "config.json"
     if len(set(points)) != len(points):
-        assumed = spec.origins["capture_points"].how == "default"
         yield error(
             "A101",
             "the config names no layers, and the trainer's default repeats one on this target"
             if assumed
             else "a capture point is listed twice",
-            where="config.json" if assumed else where,
+            where=where,
             found=describe_points(points),
             expected="distinct points",
             why="engines capture each layer once, so fc would get too few states",
@@ -48,14 +49,13 @@ def check_points(
         )
     beyond = [p for p in points if p < 0 or (target.layers is not None and p > target.layers)]
     if beyond:
-        assumed = spec.origins["capture_points"].how == "default"
         outside = describe_points(tuple(beyond))
         yield error(
             "A102",
             f"the config names no layers, and the trainer's default gives {outside} on this target"
             if assumed
             else f"{outside} is outside the target",
-            where="config.json" if assumed else where,
+            where=where,
             found=describe_points(points),
             expected=f"0 to {target.layers}" if target.layers is not None else "0 or more",
             why="the target has no such layer",
@@ -63,12 +63,11 @@ def check_points(
         )
     if fc is not None and fc != (spec.hidden_size, spec.num_points * spec.target_hidden_size):
         yield _fc_width(spec, fc, target)
-    origin = spec.origins["capture_points"]
-    if origin.how == "default" and len(set(points)) == len(points):
+    if assumed and len(set(points)) == len(points):
         yield warning(
             "A105",
             f"the config names no target layers; the trainer's default was assumed: {describe_points(points)}",
-            where="config.json",
+            where=where,
             why="if it was trained on others, every draft will be rejected",
             fix=(f"if that is right, say so: --aux {as_option(points)}",),
         )

@@ -52,7 +52,6 @@ class Likeness:
 
 def compare_rows(checkpoint: Checkpoint, name: str, ids: NDArray[np.integer] | None, table: RowTable) -> Likeness:
     """Rows of tensor `name` [N, H] with the target's rows at `ids` [N] (None: row i with row i)."""
-
     dtype = checkpoint.tensors[name].info.dtype
     picked, ours = spread(checkpoint, name, ROWS)
     theirs = table.picked((picked if ids is None else ids[picked]).tolist())

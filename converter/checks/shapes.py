@@ -8,12 +8,8 @@ from converter.checkpoint.reader import StoredTensor
 from converter.drafter.layout import Expected
 from converter.drafter.spec import DrafterSpec
 from converter.findings import Finding, error
+from converter.rules import loading
 
-# vllm 0.33.0 model_executor/parameter.py:169,193 and sglang 0.5.23 srt/layers/linear.py:868,1523 narrow to the rows
-# that they need, and sglang fills up gate and up (:862); of a table of tokens both assert the number
-# (vocab_parallel_embedding.py:515, :436).
-_FILLED = ("gate_proj.weight", "up_proj.weight")
-_CUT = ("q_proj.weight", "k_proj.weight", "v_proj.weight", *_FILLED)
 _TABLES = {"embed_tokens.weight": "vocab_size", "lm_head.weight": "draft_vocab_size"}
 
 
@@ -32,12 +28,13 @@ def misshapen(canonical: str, stored: StoredTensor, expected: Expected, spec: Dr
 
 
 def _consequence(canonical: str, found: tuple[int, ...], expected: tuple[int, ...]) -> str:
-    rows_alone = len(found) == len(expected) and found[1:] == expected[1:]
-    if rows_alone and canonical.endswith(_CUT) and found[0] > expected[0]:
-        return "engines take the first rows and drop the others without a word"
-    if rows_alone and canonical.endswith(_FILLED):
-        return "engines stop while loading, or fill up with rows of zeros without a word"
-    return "engines stop while loading"
+    common = loading.load("", "common")
+    if len(found) == len(expected) and found[1:] == expected[1:]:
+        rows = "more" if found[0] > expected[0] else "fewer"
+        for case in common["other_rows"]:
+            if case["rows"] == rows and canonical.endswith(tuple(case["tensors"])):
+                return str(case["then"])
+    return str(common["otherwise"])
 
 
 def _hints(canonical: str, found: tuple[int, ...], expected: Expected, spec: DrafterSpec) -> Iterator[str]:

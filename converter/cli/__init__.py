@@ -41,6 +41,8 @@ def eagle3() -> None:
 @click.option("--to", default="", metavar="DIALECT", help="Write a trainer's form instead of an engine's.")
 @with_options(*COMMON)
 @click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), help="Cast the weights.")
+@click.option("--max-shard-size", metavar="SIZE", help="Cut the weights into files of at most SIZE (5GB, 500MB, 2GiB), "
+    "with an index. [default: the files of IN]")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace an OUT that an earlier run wrote.")
 @click.option("--dry-run", is_flag=True, help="Check and print the plan; write nothing.")
 @click.option("--no-digest", is_flag=True, help="Write without digests: faster, and a weaker seal.")
@@ -53,7 +55,15 @@ def eagle3() -> None:
 )
 @with_options(*OUTPUT)
 @VERSION
-def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no_digest: bool, **options: Any) -> None:
+def convert_command(
+    out: Path,
+    dtype: str | None,
+    max_shard_size: str | None,
+    force: bool,
+    dry_run: bool,
+    no_digest: bool,
+    **options: Any,
+) -> None:
     """Convert the drafter IN into the folder OUT.
 
     IN is a folder, a safetensors file, or a drafter on the Hub: org/name[@revision] or hf://org/name[@revision]/folder.
@@ -66,10 +76,19 @@ def convert_command(out: Path, dtype: str | None, force: bool, dry_run: bool, no
 
     def run() -> Report:
         from converter.pipeline import convert
+        from converter.plan import shard_size
 
         push = push_of(out, dry_run, options)
         asked.extend([push] if push is not None else [])
-        request = request_of(options, out=out, dtype=dtype or "", force=force, dry_run=dry_run, digest=not no_digest)
+        request = request_of(
+            options,
+            out=out,
+            dtype=dtype or "",
+            max_shard_size=shard_size(max_shard_size) if max_shard_size is not None else 0,
+            force=force,
+            dry_run=dry_run,
+            digest=not no_digest,
+        )
         with show.status() as told:
             return convert(request, show.progress, told)
 

@@ -142,8 +142,7 @@ def decide(
         first = VocabularyMap(readings[form].ids, form)
         if first.identity and draft_vocab_size < vocab_size:
             return first, [_never_loaded(draft_vocab_size, vocab_size, "holds the first target ids in order")]
-        repaired = [] if form == declared else [_other_form(form, declared, readings, vocab_size)]
-        return VocabularyMap(readings[form].ids, form), repaired
+        return first, [] if form == declared else [_other_form(form, declared, readings, vocab_size)]
     if fitting:
         return VocabularyMap(readings[declared].ids, declared), [_ambiguous(declared)]
     return None, [_neither(readings, vocab_size)]

@@ -297,7 +297,7 @@ def find_wiring(question: Question, told: Callable[[str], None] = _nobody) -> Ju
 
 
 def _judge(question: Question, around: Surroundings, first: Side, sample: Sample, told: Callable[[str], None]) -> Judge:
-    alternatives = _alternatives(question, around, first, sample)
+    alternatives = _alternatives(question, around, sample)
     # Later steps than those trained on say little of the wiring, and are many.
     return Judge(first, sample.sequences, min(question.steps, STEPS), alternatives, told)
 
@@ -340,7 +340,7 @@ def _draft_labels(question: Question, sample: Sample, first: Side) -> list[torch
     return labels
 
 
-def _alternatives(question: Question, around: Surroundings, first: Side, sample: Sample) -> Alternatives:
+def _alternatives(question: Question, around: Surroundings, sample: Sample) -> Alternatives:
     """What the wiring can be varied by on this sample."""
     drafter = question.drafter
     embeddings = {}

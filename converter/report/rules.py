@@ -7,9 +7,9 @@ from typing import Any
 
 from converter.checks.engine import CAPTURE_FAILS
 from converter.rules import loading
-from converter.rules.dialect import in_order
 from converter.rules.engine import STANDINGS, EngineRelease, all_releases, known_releases
 from converter.rules.forms import writable
+from converter.rules.recognition import in_order
 from converter.rules.targets import architectures, target_rule
 
 _ID_RULES = {

@@ -137,6 +137,8 @@ class Printer:
             rows.append(("", f"and {len(plan.dropped) - 4} more (-v)"))
         if plan.form is not None and plan.form.unsaid():
             rows.append(("lost", f"{', '.join(plan.form.unsaid())} ({plan.form.title} has no key for them)"))
+        if plan.sharded:
+            rows.append(("files", f"{len(plan.files)} shards, and their index"))
         if plan.carried:
             rows.append(("carried", ", ".join(plan.carried)))
         if plan.left:

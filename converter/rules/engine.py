@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache, partial
 from typing import Any, Literal
 
@@ -74,6 +74,7 @@ class EngineRelease:
     """One release of an engine with its merged rules (schemas/engine.schema.json).
 
     plugin   the package whose draft class serves in place of the release's own; "" for its own
+    facts    what the input says of its making, by the names that write rules use (`fact`); of dialects' forms alone
     """
 
     name: str
@@ -83,6 +84,7 @@ class EngineRelease:
     proved: bool
     newer_than_known: bool = False
     plugin: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.name} {self.release}"
@@ -102,8 +104,8 @@ class EngineRelease:
     def serving(self, spec: DrafterSpec) -> EngineRelease:
         """This release with the rules that it has for drafters of this kind (`variants`)."""
         rules = self.rules
-        for field, changes in rules.get("variants", {}).items():
-            if getattr(spec, field) is not None:
+        for rare, changes in rules.get("variants", {}).items():
+            if getattr(spec, rare) is not None:
                 rules = loading.with_changes(rules, changes)
         return self if rules is self.rules else replace(self, rules=rules)
 
@@ -132,10 +134,10 @@ class EngineRelease:
         rules, named = self.rules, _draft_class(config)
         if self.takes_plugin and named in rules["plugin"]["changes"]["draft_classes"]["names"]:
             return self.with_plugin()
-        for field, changes in rules.get("variants", {}).items():
+        for rare, changes in rules.get("variants", {}).items():
             changed = loading.with_changes(rules, changes)
             own = changes.get("write", {}).get("architectures", {}).get("value", ())
-            if named in own or has_field(config, field, changed["read"].get(field, {})):
+            if named in own or has_field(config, rare, changed["read"].get(rare, {})):
                 rules = changed
         return self if rules is self.rules else replace(self, rules=rules)
 
@@ -220,29 +222,25 @@ class EngineRelease:
                 if chosen is not None:
                     entries.append(ConfigEntry(path, chosen, rule["when"]))
                 continue
-            field = rule.get("field") or rule["fact"]
+            origin = rule.get("field") or rule["fact"]
             if "fact" in rule:
-                value = self.fact(field)
+                value = self.facts.get(origin)
                 value = rule.get("else") if value is None else value
             else:
-                value = layer_ids if field == "layer_ids" else getattr(spec, field)
+                value = layer_ids if origin == "layer_ids" else getattr(spec, origin)
             if "unless_equals" in rule and value == getattr(spec, rule["unless_equals"]):
                 continue
             written = None if value is None else WRITERS[rule.get("how", "plain")](value)
             if written is not None:
-                entries.append(ConfigEntry(path, written, field))
+                entries.append(ConfigEntry(path, written, origin))
         return entries
-
-    def fact(self, name: str) -> Any:
-        """What a `fact` of a write rule is; engines ask for none."""
-        return None
 
     def launch_options(self, spec: DrafterSpec) -> dict[str, Any]:
         """What carries what the config cannot: option, or word of the launch templates -> value."""
         options = {}
-        for field, rule in self.rules["read"].items():
+        for name, rule in self.rules["read"].items():
             if "launch" in rule:
-                value = LAUNCH[rule["how"]].to_option(getattr(spec, field))
+                value = LAUNCH[rule["how"]].to_option(getattr(spec, name))
                 if value is not None:
                     options[rule["launch"]] = value
         return options

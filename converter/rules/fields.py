@@ -56,8 +56,9 @@ class IdMeaning:
 def derived_dtype(checkpoint: Checkpoint, name: str | None) -> dict[str, tuple[Any, str]]:
     """The dtype of a tensor as a field of the spec, for configs that do not state one; empty where it is not known."""
     stored = checkpoint.tensors.get(name or "")
-    known = stored is not None and stored.info.dtype in DTYPE_NAMES
-    return {"dtype": (DTYPE_NAMES[stored.info.dtype], stored.name)} if known and stored is not None else {}
+    if stored is None or stored.info.dtype not in DTYPE_NAMES:
+        return {}
+    return {"dtype": (DTYPE_NAMES[stored.info.dtype], stored.name)}
 
 
 def lookup(config: Mapping[str, Any], path: str) -> Any:

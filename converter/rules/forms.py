@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,7 @@ from converter.rules.targets import TargetRule
 
 @dataclass(frozen=True)
 class TrainerForm(EngineRelease):
-    """A dialect's form, as its trainer reads it back; `release` is the one whose form is written.
-
-    facts   what the input says of its making, by the names that `write` rules use (`fact`)
-    """
-
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    """A dialect's form, as its trainer reads it back; `release` is the one whose form is written."""
 
     def __str__(self) -> str:
         return f"{self.title} {self.release}".rstrip()
@@ -73,9 +68,6 @@ class TrainerForm(EngineRelease):
         rules = self.rules["write"].items()
         keys = [key for key, rule in rules if rule.get("needed") and not self.facts.get(rule["fact"])]
         return [_needed(self.title, key) for key in keys]
-
-    def fact(self, name: str) -> Any:
-        return self.facts.get(name)
 
 
 def _needed(title: str, key: str) -> Finding:

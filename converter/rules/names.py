@@ -1,10 +1,15 @@
-"""Tensor name patterns: `layers.{i}.mlp.up_proj.weight`, where `{i}` is any index and `{i+}` one of at least 1."""
+"""Names of tensors: patterns, tables of them, and what training wrappers put before all.
+
+A pattern is `layers.{i}.mlp.up_proj.weight`, where `{i}` is any index and `{i+}` one of at least 1.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+
+from converter.drafter.quantised import companion_of, weight_of
 
 _HOLE = re.compile(r"\{([a-z]+)(\+?)\}")
 
@@ -52,3 +57,24 @@ def translate_back(table: Mapping[str, str], name: str) -> list[str]:
 
 def first_match(patterns: Sequence[str] | Mapping[str, str], name: str) -> str | None:
     return next((p for p in patterns if match(p, name) is not None), None)
+
+
+def canonical_name(table: Mapping[str, str], name: str) -> str | None:
+    """What a tensor is; the scales of a quantised weight follow their weight."""
+    weight = weight_of(name)
+    if weight is None:
+        return translate(table, name)
+    canonical = translate(table, weight)
+    return None if canonical is None else companion_of(name, canonical)
+
+
+# What training wrappers put before every name: DistributedDataParallel, torch.compile, trainers' own modules.
+_WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "draft_model.", "model.")
+
+
+def wrapper_of(names: Sequence[str]) -> str:
+    """The prefix that every tensor bears, "" where there is none: cutting one off some names would corrupt them."""
+    prefix = ""
+    while found := [w for w in _WRAPPERS if names and all(n.startswith(prefix + w) for n in names)]:
+        prefix += found[0]
+    return prefix

@@ -53,6 +53,10 @@ class Loaded:
         return float(np.abs(computed - expected).max())
 
 
+#: Converted into several files, which every engine has to find by their index.
+SHARDED = ("e_2layers", "k_embedgrad")
+
+
 class Workshop:
     """A scratch folder in which drafters are converted, damaged and made ready to be loaded."""
 
@@ -69,6 +73,7 @@ class Workshop:
             *(str(DATA / "drafters" / drafter), str(output)),
             *(word for engine in engines for word in ("--engine", engine)),
             *("--target", str(TARGET)),
+            *(("--max-shard-size", "50KB") if drafter in SHARDED else ()),
         ]
         done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
         failure = f"{done.stdout}{done.stderr}" if done.returncode else None
