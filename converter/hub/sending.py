@@ -19,6 +19,11 @@ def no_token(named: HubId) -> SendError:
     return _error(named, "H423", f"nothing can be pushed to {named.repo} without a token", fix=(_LOGIN,))
 
 
+def no_right(named: HubId) -> SendError:
+    message = f"{named.repo} is there, and the token may not see it"
+    return _error(named, "H423", message, found=f"404 with the token of {_source()}", fix=(_LOGIN,))
+
+
 def offline(named: HubId) -> SendError:
     message = f"nothing can be pushed to {named.repo}: HF_HUB_OFFLINE is set"
     return _error(named, "H440", message, fix=("unset HF_HUB_OFFLINE",))

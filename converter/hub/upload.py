@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 from converter.errors import InputError, SendError
 from converter.hub.ids import HubId
 from converter.hub.refusals import broken, endpoint, status_of, transport_errors, unsigned
-from converter.hub.sending import changed_meanwhile, moved, no_branch, no_card, no_token, offline, refusal
+from converter.hub.sending import changed_meanwhile, moved, no_branch, no_card, no_right, no_token, offline, refusal
 from converter.hub.snapshot import LIBRARY, Snapshot
 
 if TYPE_CHECKING:
@@ -166,6 +166,8 @@ def send(
             _create(named, private)
             state.append(f"{named.repo} was created, and is empty")
             there = replace(look_there(HubId(named.repo)), branch=not named.revision)
+            if not there.exists:  # it was there already, and this token does not see it
+                raise no_right(named)
         revision = named.revision or MAIN
         base = revision if there.branch else MAIN
         additions = [file.operation for file in files]

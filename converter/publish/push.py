@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from converter import gate, seal
-from converter.checkpoint.jsonfile import read_object
+from converter.checkpoint.jsonfile import read_object, unreadable
 from converter.checkpoint.reader import INDEX
 from converter.errors import InputError
 from converter.findings import Finding, Level, counts, error, judge, stops
@@ -133,8 +133,15 @@ class Push:
 def gather(asked: Asked, checked: Report | None = None) -> Push:
     """Hold the folder against its seal, its proof and `checked`, what `validate` says of it at this moment.
 
-    Raises InputError where there is no drafter.
+    Raises InputError where there is no drafter, or a file cannot be read.
     """
+    try:
+        return _gather(asked, checked)
+    except OSError as problem:
+        raise unreadable(Path(problem.filename or asked.folder), problem) from problem
+
+
+def _gather(asked: Asked, checked: Report | None) -> Push:
     folder = asked.folder
     if not folder.is_dir():
         raise InputError(error("F100", f"{folder} is no folder", where=str(folder), fix=("name the folder OUT",)))
