@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 class Eagle3Error(Exception):
-    """An error that a user can act on; never shown with a traceback."""
+    """An error that a user can act on; never shown with a traceback. `finding` says more, where there is one."""
 
     exit_code = 1
+    finding: Finding | None = None
 
 
 class UsageError(Eagle3Error):
@@ -29,6 +30,7 @@ class InputError(Eagle3Error):
     """IN, the target or the sample is missing or unreadable; `finding` says which bytes and why."""
 
     exit_code = 3
+    finding: Finding
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.message)
@@ -39,6 +41,16 @@ class OutputError(Eagle3Error):
     """OUT could not be written; OUT is as it was before."""
 
     exit_code = 4
+
+
+class SendError(OutputError):
+    """The Hub did not take what was to be pushed; `finding` says why, and what is there now."""
+
+    finding: Finding
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.message)
+        self.finding = finding
 
 
 class RulesError(Eagle3Error):

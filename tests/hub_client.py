@@ -13,12 +13,16 @@ import subprocess
 import sys
 import time
 import traceback
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from tests.hub_server import Hub
 
 ROOT = Path(__file__).parent.parent
+_KEPT = ("token", "stored_tokens")  # of huggingface_hub, in its home
 
 
 @dataclass(frozen=True)
@@ -37,16 +41,30 @@ class Done:
         return self.stdout + self.stderr
 
 
+def environment_of(home: Path, **more: str) -> dict[str, str]:
+    """That of a client with this home: nothing of the Hub and its settings but what is given."""
+    theirs = ("HF_", "HUGGING", "HTTP_", "HTTPS_", "ALL_PROXY", "NO_PROXY")
+    clean = {k: v for k, v in os.environ.items() if not k.upper().startswith(theirs)}
+    return clean | {"HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", **more}
+
+
 class Client:
-    """A process with its own home; commands are words of the command line behind `eagle3`."""
+    """A process with its own home; commands are words of the command line behind `eagle3`. `said` has what all of them
+    wrote.
+    """
+
+    said: ClassVar[list[str]] = []
 
     def __init__(self, home: Path, **environment: str) -> None:
-        theirs = ("HF_", "HUGGING", "HTTP_", "HTTPS_", "ALL_PROXY", "NO_PROXY")
-        clean = {k: v for k, v in os.environ.items() if not k.upper().startswith(theirs)}
-        clean |= {"HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", **environment}
+        clean = environment_of(home, **environment)
+        home.mkdir(parents=True, exist_ok=True)
+        self.log = (
+            home / "stderr.log"
+        )  # of huggingface_hub's own logger, which holds on to the stream that it began with
+        self._log = self.log.open("ab")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.hub_client"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=clean, cwd=ROOT,
+            env=clean, cwd=ROOT, stderr=self._log,
         )  # fmt: skip
 
     def __call__(self, *words: str | Path, token: str = "", cwd: Path = ROOT) -> Done:
@@ -63,13 +81,48 @@ class Client:
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps(line) + "\n")
         self._process.stdin.flush()
-        return Done(**json.loads(self._process.stdout.readline()))
+        done = Done(**json.loads(self._process.stdout.readline()))
+        self.said.append(done.text)
+        return done
 
     def close(self) -> None:
         assert self._process.stdin and self._process.stdout
         self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait(10)
+        self._log.close()
+
+
+@dataclass
+class World:
+    """The Hub, a client of it, and the home that holds the client's cache."""
+
+    hub: Hub
+    client: Client
+    home: Path
+
+    def __call__(self, *words: str | Path, **more: Any) -> Done:
+        """Runs a command; `hub.asked` then has only what it asked."""
+        self.hub.asked.clear()
+        return self.client(*words, **more)
+
+
+def leaks(tokens: Iterable[str], folders: Iterable[Path], said: Iterable[str]) -> list[str]:
+    """Where a token stands that should not: in what was said, and in all files but the client's own for it."""
+    found = [f"said: {text[:300]}" for text in said if any(token in text for token in tokens)]
+    files = [p for folder in folders for p in folder.rglob("*") if p.is_file() and p.name not in _KEPT]
+    secrets = [token.encode() for token in tokens]
+    return found + [str(p) for p in files if any(secret in p.read_bytes() for secret in secrets)]
+
+
+@contextmanager
+def secret(tokens: Iterable[str], base: Path) -> Iterator[None]:
+    """While this lasts, nothing that any client says, and no file below `base`, may have a token in it."""
+    before, first = set(base.iterdir()), len(Client.said)
+    yield
+    after = [folder for folder in base.iterdir() if folder not in before]
+    assert after and len(Client.said) > first
+    assert leaks(list(tokens), after, Client.said[first:]) == []
 
 
 def _run(wanted: dict[str, Any]) -> int:
@@ -96,6 +149,9 @@ def _api(method: str, arguments: list[Any], options: dict[str, Any]) -> None:
 
 
 def _serve() -> None:
+    from huggingface_hub.utils import logging
+
+    logging.get_logger()  # it holds on to the stream that it began with
     answers = sys.stdout
     for line in sys.stdin:
         wanted = json.loads(line)

@@ -1,9 +1,9 @@
 """A Hugging Face Hub on this machine: what huggingface_hub's own client asks of one, from repositories on disk.
 
-It speaks the reading half of the API as client releases 0.26 to 2.4 use it: information about a repository, its tree
-(paged), the files (HEAD and GET, ranges, redirects of large ones to another origin, as the Hub's storage is one),
-whoami-v2, and the ways in which the Hub refuses. Not spoken: Xet, which clients are told to leave alone
-(HF_HUB_DISABLE_XET), so that files kept there are untested.
+It speaks the API as client releases 0.26 to 2.4 use it. Here is the reading half: information about a repository, its
+tree (paged), the files (HEAD and GET, ranges, redirects of large ones to another origin, as the Hub's storage is one),
+whoami-v2, and the ways in which the Hub refuses; the writing half is in `tests/hub_writing.py`. Not spoken: Xet, which
+clients are told to leave alone (HF_HUB_DISABLE_XET), so that files kept there are untested.
 
 A request is answered by the first row of `ROUTES` that fits it. `Hub.asked` has all that were made.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-_LARGE = (".safetensors", ".bin", ".pt", ".gguf", ".model")  # what .gitattributes of the Hub gives to LFS
+LARGE = (".safetensors", ".bin", ".pt", ".gguf", ".model")  # what .gitattributes of the Hub gives to LFS
 _POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize {}\n"
 
 
@@ -38,11 +38,17 @@ class Entry:
     sha256: str
     size: int
     large: bool
+    oid: str  # the blob's id in git: of an LFS file that of its pointer
 
-    @property
-    def oid(self) -> str:
-        """The blob's id in git: of an LFS file that of its pointer."""
-        return self.sha256[:40] if not self.large else _git_id(_POINTER.format(self.sha256, self.size).encode())
+    @classmethod
+    def of(cls, path: str, data: bytes) -> Entry:
+        digest = hashlib.sha256(data).hexdigest()
+        return cls.pointer(path, digest, len(data)) if path.endswith(LARGE) else cls(path, digest, len(data), False,
+                                                                                     _git_id(data))  # fmt: skip
+
+    @classmethod
+    def pointer(cls, path: str, sha256: str, size: int) -> Entry:
+        return cls(path, sha256, size, True, _git_id(_POINTER.format(sha256, size).encode()))
 
     @property
     def etag(self) -> str:
@@ -53,12 +59,13 @@ class Repository:
     """Commits in a folder: `blobs/SHA256`, `commits/ID.json` (path -> blob), `refs.json` (branch or tag -> commit).
 
     private  seen only by those who may read it; gated: seen by all, its files given to those who may read it
-    readers  names of users who may
+    readers  names of users who may; objects: digests of the large files that were uploaded, committed or not
     """
 
     def __init__(self, folder: Path, name: str, private: bool = False, gated: bool = False) -> None:
         self.folder, self.name, self.private, self.gated = folder, name, private, gated
         self.readers: set[str] = set()
+        self.objects: set[str] = set()
         for part in ("blobs", "commits"):
             (folder / part).mkdir(parents=True)
         self.refs: dict[str, str] = {}
@@ -72,18 +79,28 @@ class Repository:
                 entries.pop(path)
                 continue
             data = given if isinstance(given, bytes) else given.read_bytes()
-            digest = hashlib.sha256(data).hexdigest()
-            (self.folder / "blobs" / digest).write_bytes(data)
-            entries[path] = Entry(path, digest, len(data), path.endswith(_LARGE))
+            entries[path] = self.keep(path, data)
+        return self.record(entries, message, branch, self.refs.get(branch, ""))
+
+    def keep(self, path: str, data: bytes) -> Entry:
+        """What a file of a commit will be; its bytes are kept."""
+        entry = Entry.of(path, data)
+        self.blob(entry.sha256).write_bytes(data)
+        if entry.large:
+            self.objects.add(entry.sha256)
+        return entry
+
+    def record(self, entries: Mapping[str, Entry], message: str, ref: str, parent: str) -> str:
+        """A commit of exactly these files, to which `ref` then points."""
         document = {
             "message": message,
-            "parent": self.refs.get(branch, ""),
+            "parent": parent,
             "files": [vars(entry) for entry in sorted(entries.values(), key=lambda e: e.path)],
         }
         text = json.dumps(document).encode()
         commit = _git_id(text)
         (self.folder / "commits" / f"{commit}.json").write_bytes(text)
-        self.point(branch, commit)
+        self.point(ref, commit)
         return commit
 
     def point(self, ref: str, commit: str) -> None:
@@ -117,7 +134,7 @@ def files_of(folder: Path, under: str = "") -> dict[str, Path | bytes | None]:
 
 @dataclass
 class Asked:
-    """A request and its answer: `sent` bytes of body of a file; `signed` with a token."""
+    """A request and its answer: `sent` bytes of body of a file, `received` of the client's; `signed` with a token."""
 
     method: str
     path: str
@@ -126,13 +143,15 @@ class Asked:
     signed: bool
     status: int = 0
     sent: int = 0
+    received: int = 0
 
 
 @dataclass
 class Fault:
     """What happens instead, `times` times, to requests whose path has `where` in it and whose Range begins so.
 
-    status 0: the body is cut after `after` bytes. With `ranges` false a Range header is passed over.
+    status 0: the body, sent or (PUT) received, is cut after `after` bytes. With `ranges` false a Range header is passed
+    over. do: what happens before the request is carried out; lost: it is carried out, and the answer does not arrive.
     """
 
     where: str
@@ -143,14 +162,27 @@ class Fault:
     ranges: bool = True
     times: int = 1
     method: str = "GET"
+    words: str = "busy"
+    code: str = ""
+    do: Callable[[], object] | None = None
+    lost: bool = False
 
 
 @dataclass
 class Hub:
-    """tokens: token -> user. `url` is the endpoint, `storage` the origin that large files are redirected to."""
+    """tokens: token -> user; writing: tokens that may write; members: organisation -> users who may write to it.
+
+    url is the endpoint, `storage` the origin that large files are redirected to and sent to, in `parts` of so many
+    bytes where they are longer (0: whole); full: there is no room for more of them.
+    """
 
     folder: Path
     tokens: dict[str, str] = field(default_factory=dict)
+    writing: set[str] = field(default_factory=set)
+    members: dict[str, set[str]] = field(default_factory=dict)
+    parts: int = 0
+    full: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
     repositories: dict[str, Repository] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
@@ -179,10 +211,12 @@ class Hub:
 @contextmanager
 def hub_server(folder: Path) -> Iterator[Hub]:
     """A Hub on two ports of this machine while it lasts; its repositories are kept under `folder`."""
+    from tests import hub_writing
+
     hub = Hub(folder)
-    servers = [_Server(("127.0.0.1", 0), _Handler) for _ in range(2)]
+    servers = [_Server(("127.0.0.1", 0), Handler) for _ in range(2)]
     for server in servers:
-        server.hub = hub
+        server.hub, server.routes = hub, (*ROUTES, *hub_writing.ROUTES)
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     hub.url, hub.storage = (f"http://127.0.0.1:{s.server_port}" for s in servers)
     try:
@@ -193,12 +227,16 @@ def hub_server(folder: Path) -> Iterator[Hub]:
             server.server_close()
 
 
+Route = tuple[str, str, Callable[..., None]]
+
+
 class _Server(ThreadingHTTPServer):
     hub: Hub
+    routes: tuple[Route, ...]
     daemon_threads = True
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """An answer of the Hub that is no success, with the code that the client goes by."""
 
     def __init__(self, status: int, code: str = "", message: str = "", **headers: str) -> None:
@@ -206,7 +244,7 @@ class _Refused(Exception):
         self.status, self.code, self.message, self.headers = status, code, message, headers
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: _Server
 
@@ -219,35 +257,56 @@ class _Handler(BaseHTTPRequestHandler):
         )
         hub.asked.append(asked)
         self.fault = hub.fault(asked)
+        self.body = self.received() if self.command == "POST" else b""
         try:
             if self.fault is not None and self.fault.status:
+                self.received()
                 wait = {"Retry-After": self.fault.retry_after} if self.fault.retry_after else {}
-                raise _Refused(self.fault.status, "", "busy", **wait)
-            for method, pattern, answer in ROUTES:
+                raise Refused(self.fault.status, self.fault.code, self.fault.words, **wait)
+            if self.fault is not None and self.fault.do is not None:
+                self.fault.do()
+            for method, pattern, answer in self.server.routes:
                 match = re.fullmatch(pattern, parts.path)
                 if match is not None and self.command in method.split():
                     answer(self, **{k: unquote(v or "") for k, v in match.groupdict().items()})
                     return
-            raise _Refused(404, "", "not found")
-        except _Refused as refused:
+            raise Refused(404, "", "not found")
+        except Refused as refused:
             headers = {"X-Error-Code": refused.code, "X-Error-Message": refused.message, **refused.headers}
             self.send_json({"error": refused.message}, refused.status, {k: v for k, v in headers.items() if v})
 
-    do_GET = do_HEAD = _handle
+    do_GET = do_HEAD = do_POST = do_PUT = _handle
 
     def log_message(self, *_: object) -> None:
         pass
 
     # What answers are made of
 
+    def received(self, most: int | None = None) -> bytes:
+        """What the client sends, or the first bytes of it; nothing more once it was read."""
+        length = int(self.headers.get("Content-Length") or 0)
+        if self.command not in ("PUT", "POST") or self.asked.received:
+            return b""
+        data = self.rfile.read(length if most is None else min(most, length))
+        self.asked.received = len(data)
+        return data
+
+    def cut(self) -> None:
+        """End the connection in the midst of what it is at."""
+        self.connection.shutdown(socket.SHUT_RDWR)
+        self.close_connection = True
+
+    @property
+    def token(self) -> str:
+        return str(self.headers.get("Authorization", "")).removeprefix("Bearer ")
+
     def user(self) -> str:
         """Who asks; "" for nobody. Raises 401 for a token that is none, whatever is asked for."""
-        header = self.headers.get("Authorization", "")
-        if not header:
+        if not self.token:
             return ""
-        user = self.server.hub.tokens.get(header.removeprefix("Bearer "))
+        user = self.server.hub.tokens.get(self.token)
         if user is None:
-            raise _Refused(401, "", "Invalid credentials in Authorization header")
+            raise Refused(401, "", "Invalid credentials in Authorization header")
         return user
 
     def repository(self, name: str, contents: bool = False) -> Repository:
@@ -256,27 +315,30 @@ class _Handler(BaseHTTPRequestHandler):
         found = self.server.hub.repositories.get(name)
         if found is None or (found.private and user not in found.readers):
             if user:
-                raise _Refused(404, "RepoNotFound", "Repository not found")
-            raise _Refused(401, "RepoNotFound", "Invalid username or password.")
+                raise Refused(404, "RepoNotFound", "Repository not found")
+            raise Refused(401, "RepoNotFound", "Invalid username or password.")
         if contents and found.gated and user not in found.readers:
             words = f"Access to model {name} is restricted."
-            raise _Refused(403 if user else 401, "GatedRepo", words)
+            raise Refused(403 if user else 401, "GatedRepo", words)
         return found
 
     def commit_of(self, repository: Repository, revision: str) -> str:
         commit = repository.resolve(revision)
         if commit is None:
-            raise _Refused(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+            raise Refused(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         return commit
 
     def send_json(self, document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         data = json.dumps(document).encode()
         self.send_start(status, {"Content-Type": "application/json", **(headers or {})}, len(data))
-        if self.command != "HEAD":
+        if self.command != "HEAD" and not self.close_connection:
             self.wfile.write(data)
 
     def send_start(self, status: int, headers: Mapping[str, str], length: int) -> None:
         self.asked.status = status
+        if self.fault is not None and self.fault.lost:
+            self.cut()
+            return
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -291,7 +353,7 @@ class _Handler(BaseHTTPRequestHandler):
         if wanted is not None and (self.fault is None or self.fault.ranges):
             first, end = int(wanted[1]), min(int(wanted[2]) + 1 if wanted[2] else size, size)
             if first >= size:
-                raise _Refused(416, "", "", **{"Content-Range": f"bytes */{size}"})
+                raise Refused(416, "", "", **{"Content-Range": f"bytes */{size}"})
             status, headers = 206, {**headers, "Content-Range": f"bytes {first}-{end - 1}/{size}"}
         self.send_start(status, {"Accept-Ranges": "bytes", **headers}, end - first)
         if self.command == "HEAD":
@@ -309,21 +371,22 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
         if cut:
             self.wfile.flush()
-            self.connection.shutdown(socket.SHUT_RDWR)
-            self.close_connection = True
+            self.cut()
 
 
 # --- answers ------------------------------------------------------------------------------------------------
 
 
-def _whoami(it: _Handler) -> None:
+def _whoami(it: Handler) -> None:
     user = it.user()
     if not user:
-        raise _Refused(401, "", "Invalid username or password.")
-    it.send_json({"type": "user", "name": user, "orgs": [], "auth": {"accessToken": {"role": "read"}}})
+        raise Refused(401, "", "Invalid username or password.")
+    role = "write" if it.token in it.server.hub.writing else "read"
+    orgs = [{"name": name} for name, members in it.server.hub.members.items() if user in members]
+    it.send_json({"type": "user", "name": user, "orgs": orgs, "auth": {"accessToken": {"role": role}}})
 
 
-def _model_info(it: _Handler, repo: str, revision: str = "main") -> None:
+def _model_info(it: Handler, repo: str, revision: str = "main") -> None:
     repository = it.repository(repo)
     commit = it.commit_of(repository, revision or "main")
     siblings: list[dict[str, Any]] = []
@@ -338,7 +401,7 @@ def _model_info(it: _Handler, repo: str, revision: str = "main") -> None:
     it.send_json({**document, "gated": "manual" if repository.gated else False, "tags": [], "siblings": siblings})
 
 
-def _tree(it: _Handler, repo: str, revision: str, path: str = "") -> None:
+def _tree(it: Handler, repo: str, revision: str, path: str = "") -> None:
     """Files and folders in a folder, or (recursive) all below it, in pages."""
     repository = it.repository(repo)
     entries = repository.entries(it.commit_of(repository, revision))
@@ -355,7 +418,7 @@ def _tree(it: _Handler, repo: str, revision: str, path: str = "") -> None:
         if entry.large:
             rows[entry.path]["lfs"] = {"oid": entry.sha256, "size": entry.size, "pointerSize": 134}
     if start and not rows:
-        raise _Refused(404, "EntryNotFound", f"{path} does not exist on {revision!r}")
+        raise Refused(404, "EntryNotFound", f"{path} does not exist on {revision!r}")
     recursive = it.asked.query.get("recursive", ["False"])[0].lower() in ("true", "1")
     shown = [row for name, row in sorted(rows.items()) if recursive or "/" not in name[len(start) :]]
     first = int(it.asked.query.get("cursor", ["0"])[0])
@@ -366,12 +429,12 @@ def _tree(it: _Handler, repo: str, revision: str, path: str = "") -> None:
     it.send_json(shown[first : first + it.server.hub.page], headers=headers)
 
 
-def _resolve(it: _Handler, repo: str, revision: str, file: str) -> None:
+def _resolve(it: Handler, repo: str, revision: str, file: str) -> None:
     repository = it.repository(repo, contents=True)
     commit = it.commit_of(repository, revision)
     entry = repository.entries(commit).get(file)
     if entry is None:
-        raise _Refused(404, "EntryNotFound", "Entry not found", **{"X-Repo-Commit": commit})
+        raise Refused(404, "EntryNotFound", "Entry not found", **{"X-Repo-Commit": commit})
     headers = {"X-Repo-Commit": commit, "ETag": f'"{entry.oid}"'}
     if not entry.large:
         it.send_file(repository.blob(entry.sha256), headers)
@@ -381,22 +444,22 @@ def _resolve(it: _Handler, repo: str, revision: str, file: str) -> None:
     it.send_start(302, {**headers, **linked, "Location": where}, 0)
 
 
-def _stored(it: _Handler, repo: str, sha256: str) -> None:
+def _stored(it: Handler, repo: str, sha256: str) -> None:
     """Large files, of which the URL is the right to have them: a token has no business here."""
     if it.headers.get("Authorization") or it.asked.query.get("Signature") != ["of-this-url"]:
-        raise _Refused(400, "", "Only one auth mechanism allowed")
+        raise Refused(400, "", "Only one auth mechanism allowed")
     it.send_file(it.server.hub.repositories[repo].blob(sha256), {"ETag": f'"{sha256}"'})
 
 
-_REPO = r"(?P<repo>[^/]+/[^/]+)"
-_REVISION = r"(?P<revision>refs/pr/\d+|[^/]+)"
-ROUTES: tuple[tuple[str, str, Callable[..., None]], ...] = (
+REPO = r"(?P<repo>[^/]+/[^/]+)"
+REVISION = r"(?P<revision>refs/pr/\d+|[^/]+)"
+ROUTES: tuple[Route, ...] = (
     ("GET", r"/api/whoami-v2", _whoami),
-    ("GET", rf"/api/models/{_REPO}", _model_info),
-    ("GET", rf"/api/models/{_REPO}/revision/{_REVISION}", _model_info),
-    ("GET", rf"/api/models/{_REPO}/tree/{_REVISION}(/(?P<path>.*))?", _tree),
-    ("GET HEAD", rf"/{_REPO}/resolve/{_REVISION}/(?P<file>.+)", _resolve),
-    ("GET HEAD", rf"/lfs/{_REPO}/(?P<sha256>[0-9a-f]{{64}})", _stored),
+    ("GET", rf"/api/models/{REPO}", _model_info),
+    ("GET", rf"/api/models/{REPO}/revision/{REVISION}", _model_info),
+    ("GET", rf"/api/models/{REPO}/tree/{REVISION}(/(?P<path>.*))?", _tree),
+    ("GET HEAD", rf"/{REPO}/resolve/{REVISION}/(?P<file>.+)", _resolve),
+    ("GET HEAD", rf"/lfs/{REPO}/(?P<sha256>[0-9a-f]{{64}})", _stored),
 )
 
 

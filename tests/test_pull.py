@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,8 @@ from converter.hub.ranges import _FIRST, RangedCheckpoint
 from converter.report.explain import catalogue
 from converter.source import SEAL, SIGNATURE
 from converter.target_weights import RowTable
-from tests.hub_client import Client, Done
-from tests.hub_server import Asked, Fault, Hub, Repository, deaf_server, files_of, hub_server, unused_port
+from tests.hub_client import Client, Done, World, secret
+from tests.hub_server import Asked, Fault, Repository, deaf_server, files_of, hub_server, unused_port
 from tests.support import DRAFTERS, PRODUCERS, SAMPLE, TARGET, run
 from tests.test_schemas import assert_published
 from tests.test_signing import write_key
@@ -38,18 +37,11 @@ JUNK: dict[str, Path | bytes | None] = {
 }  # fmt: skip
 
 
-@dataclass
-class World:
-    """The Hub, a client of it, and the home that holds the client's cache."""
-
-    hub: Hub
-    client: Client
-    home: Path
-
-    def __call__(self, *words: str | Path, **more: Any) -> Done:
-        """Runs a command; `hub.asked` then has only what it asked."""
-        self.hub.asked.clear()
-        return self.client(*words, **more)
+@pytest.fixture(scope="module", autouse=True)
+def _tokens_stay_secret(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Of everything that the tests here wrote and said."""
+    with secret((MEMBER, STRANGER), tmp_path_factory.getbasetemp()):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,8 @@ class Show:
         self._places = [Path(p) for p in (*options.get("sources", ()), *given)]
         self.written: Baseline | None = None
 
-    def run(self, work: Callable[[], Any], method: str) -> NoReturn:
+    def run(self, work: Callable[[], Any], method: str, then: Callable[[Any], int] = lambda report: 0) -> NoReturn:
+        """`then` is done with the report when all is said; its exit code counts where nothing was wrong before."""
         from converter.errors import Eagle3Error, OutputError
 
         if self._quiet:
@@ -58,7 +59,7 @@ class Show:
         if not (self._quiet and code == 0):
             with reader_may_leave():
                 self._print(report, method)
-        sys.exit(code)
+        sys.exit(code or then(report))
 
     _interrupted = "interrupted; OUT is whole: as it was before, or new"
 

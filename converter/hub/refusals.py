@@ -46,7 +46,7 @@ def explained(named: HubId, file: str = "") -> Iterator[None]:
 
 def unreachable(problem: BaseException) -> bool:
     """Whether it is the network or the server that fails, and not this repository that is refused."""
-    status = _status(problem)
+    status = status_of(problem)
     return status == 429 or status >= 500 if status else not _here(problem)
 
 
@@ -76,7 +76,7 @@ def refusal(named: HubId, problem: BaseException, file: str = "") -> InputError 
 
     if isinstance(problem, LocalEntryNotFoundError) and problem.__cause__ is not None:
         problem = problem.__cause__  # it is not in the cache either
-    status = _status(problem)
+    status = status_of(problem)
     if isinstance(problem, NoRanges):
         return _refused(
             named, "H411", f"{endpoint()} does not give parts of a file", file,
@@ -88,9 +88,9 @@ def refusal(named: HubId, problem: BaseException, file: str = "") -> InputError 
         return not_cached(named, file)
     if isinstance(problem, GatedRepoError):
         accept = f"ask for access, or accept its terms, at {endpoint()}/{named.repo}"
-        fix = (accept,) if _logged_in() else (accept, f"then: {_LOGIN}")
+        fix = (accept,) if logged_in() else (accept, f"then: {_LOGIN}")
         return _refused(named, "H402", f"access to {named.repo} must be asked for: it is gated", file, fix=fix)
-    if status in (401, 403) and _logged_in():
+    if status in (401, 403) and logged_in():
         source = "HF_TOKEN" if os.environ.get("HF_TOKEN") else "hf auth login"
         return _refused(
             named, "H404", f"the Hub does not accept the token for {named.repo}", file,
@@ -99,8 +99,8 @@ def refusal(named: HubId, problem: BaseException, file: str = "") -> InputError 
                  "or give it the right to read this repository, in the token's settings"),
         )  # fmt: skip
     if isinstance(problem, RepositoryNotFoundError) or status in (401, 403):
-        why = "it is private, and your token may not read it" if _logged_in() else "it is private"
-        fix = ("check the name", *(() if _logged_in() else (f"if it is private: {_LOGIN}",)))
+        why = "it is private, and your token may not read it" if logged_in() else "it is private"
+        fix = ("check the name", *(() if logged_in() else (f"if it is private: {_LOGIN}",)))
         return _refused(named, "H401", f"there is no such repository, or {why}: {named.repo}", file,
                         found=_no_folder(named), fix=fix)  # fmt: skip
     if isinstance(problem, RevisionNotFoundError):
@@ -116,13 +116,13 @@ def refusal(named: HubId, problem: BaseException, file: str = "") -> InputError 
         return OutputError(f"cannot write {problem.filename or 'to the cache of the Hub'}: {problem.strerror}")
     if status:
         wait = "ask less often, or log in: hf auth login" if status == 429 else "try again"
-        return _refused(named, "H407", f"{endpoint()} answers {status}: {_words(problem)}", file,
+        return _refused(named, "H407", f"{endpoint()} answers {status}: {words_of(problem)}", file,
                         fix=(f"{wait}; files that are whole are not fetched again",))  # fmt: skip
     state = "ends the connection too early" if broken(problem) else "cannot be reached"
     proxied = any(os.environ.get(k) or os.environ.get(k.lower()) for k in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"))
     return _refused(
         named, "H406", f"{file + ' of ' if file else ''}{named.repo}: {endpoint()} {state}", file,
-        found="; ".join(filter(None, (_words(problem), _no_folder(named)))),
+        found="; ".join(filter(None, (words_of(problem), _no_folder(named)))),
         fix=(f"check the network{', HTTPS_PROXY' if proxied else ''}{' and HF_ENDPOINT' if _mirror() else ''}",
              f"or: hf download {named.repo}    where there is a network, and give the folder"),
     )  # fmt: skip
@@ -170,7 +170,7 @@ def _refused(
     return InputError(error(code, message, where=where, found=found, expected=expected, why=why, fix=fix))
 
 
-def _status(problem: BaseException) -> int:
+def status_of(problem: BaseException) -> int:
     """The HTTP status of an answer; 0 where there was none."""
     status = getattr(getattr(problem, "response", None), "status_code", 0)
     return status if isinstance(status, int) else 0
@@ -181,7 +181,7 @@ def _here(problem: BaseException) -> bool:
     return isinstance(problem, OSError) and problem.errno in _LOCAL and bool(problem.filename or problem.strerror)
 
 
-def _logged_in() -> bool:
+def logged_in() -> bool:
     from huggingface_hub import get_token
 
     return get_token() is not None
@@ -196,8 +196,12 @@ def _no_folder(named: HubId) -> str:
     return f"no folder {named} on this machine, so it is taken for an id on the Hub" if named.short else ""
 
 
-def _words(problem: BaseException) -> str:
-    """The first line that tells something, without the token, and without what signs a URL."""
+def words_of(problem: BaseException) -> str:
+    """The first line that tells something."""
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
-    text = lines[0] if lines else type(problem).__name__
+    return unsigned(lines[0] if lines else type(problem).__name__)
+
+
+def unsigned(text: str) -> str:
+    """Without the token, and without what signs a URL."""
     return re.sub(r"\?\S+", "?...", str(masked(text)))[:200]

@@ -10,7 +10,7 @@ from converter import seal
 from converter.drafter.points import describe_points
 from converter.drafter.spec import FIELDS, DrafterSpec, Latent, Rope
 from converter.drafter.target import Target
-from converter.errors import Eagle3Error, InputError
+from converter.errors import Eagle3Error
 from converter.proving import draft_steps, proof_json
 from converter.report.verdict import headline, of_engine, vocabulary
 from converter.rules.engine import EngineRelease
@@ -91,7 +91,7 @@ def tool_json() -> dict[str, str]:
 
 def error_json(problem: Eagle3Error) -> dict[str, Any]:
     """What stands for a document where a command ended before there was one (schemas/error.schema.json)."""
-    finding = problem.finding if isinstance(problem, InputError) else None
+    finding = problem.finding
     return {
         "schema": "eagle3-convert/error/1",
         "message": str(problem),

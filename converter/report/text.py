@@ -14,7 +14,7 @@ from rich.text import Text
 from converter import seal
 from converter.baseline import Baseline, Held, gone
 from converter.drafter.points import describe_points
-from converter.errors import Eagle3Error, InputError
+from converter.errors import Eagle3Error
 from converter.findings import SEVERITIES, Finding, counts
 from converter.plan import TensorPlan
 from converter.report.document import launch_lines
@@ -318,7 +318,7 @@ class Printer:
 
     def failed(self, problem: Eagle3Error) -> None:
         """An error that ended the command before there was a report."""
-        if isinstance(problem, InputError):
+        if problem.finding is not None:
             self._findings([problem.finding])
         else:
             self._line(f"error  {problem}", "bold red")

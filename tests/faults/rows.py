@@ -520,6 +520,13 @@ ELSEWHERE = {
     "H416": "tests.test_seal::test_files_that_were_sealed_without_digests",
     "H417": "tests.test_seal::test_rules_that_changed_since",
     "H418": "tests.test_signing::test_keys_that_cannot_be_used",
+    "H420": "tests.test_push::test_what_may_not_go_is_refused_before_anything_is_asked",
+    "H421": "tests.test_push::test_what_may_not_go_is_refused_before_anything_is_asked",
+    "H422": "tests.test_push::test_checks_that_are_run_now",
+    "H423": "tests.test_push::test_tokens",
+    "H424": "tests.test_push::test_somebody_else_commits",
+    "H425": "tests.test_push::test_a_busy_hub",
+    "H426": "tests.test_push::test_a_file_that_changes_while_it_is_sent",
     "H427": "tests.test_hook::test_the_policy_of_the_pushed_commit_counts",  # H427 to H431: what a push publishes
     "H428": "tests.test_hook::test_the_policy_may_leave_it_to_the_static_checks",
     "H429": "tests.test_hook::test_tags_of_commits_trees_and_files",
@@ -531,6 +538,10 @@ ELSEWHERE = {
     "H437": "tests.test_card::test_markers_that_are_damaged",
     "H438": "tests.test_card::test_metadata_that_cannot_be_read",
     "H439": "tests.test_card::test_a_seal_that_is_none",
+    "H440": "tests.test_push::test_offline",
+    "H441": "tests.test_push::test_what_was_of_an_older_drafter_is_deleted",
+    "H442": "tests.test_push::test_a_card_that_the_hub_does_not_take",
+    "H443": "tests.test_push::test_only_the_drafter_goes",
     "K125": "tests.test_engine_rules::test_what_was_written_is_held_against_what_was_meant",  # a writer's own mistake
     "K163": "tests.test_plugin::test_its_class_is_unknown_to_every_other_engine",  # the same
 }

@@ -1,0 +1,154 @@
+"""What the Hub or the network answer instead of taking a commit, in words that say what is there now and what to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from converter.errors import OutputError, SendError
+from converter.findings import error
+from converter.hub.ids import HubId
+from converter.hub.refusals import broken, endpoint, status_of, transport_errors, unsigned, words_of
+
+_LOGIN = "hf auth login    (or set HF_TOKEN to a token with the role write)"
+_AGAIN = "the same command again: what the Hub has of the large files is not sent twice"
+
+
+def no_token(named: HubId) -> SendError:
+    return _error(named, "H423", f"nothing can be pushed to {named.repo} without a token", fix=(_LOGIN,))
+
+
+def no_right(named: HubId) -> SendError:
+    message = f"{named.repo} is there, and the token may not see it"
+    return _error(named, "H423", message, found=f"404 with the token of {_source()}", fix=(_LOGIN,))
+
+
+def offline(named: HubId) -> SendError:
+    message = f"nothing can be pushed to {named.repo}: HF_HUB_OFFLINE is set"
+    return _error(named, "H440", message, fix=("unset HF_HUB_OFFLINE",))
+
+
+def no_branch(named: HubId) -> SendError:
+    return _error(
+        named,
+        "H403",
+        f"{named.repo} has no revision {named.revision}, and none of that name can be created",
+        expected="a branch, or the ref of a pull request that is open",
+        fix=("to open a pull request: --create-pr, without --revision",),
+    )
+
+
+def no_card(named: HubId, words: str) -> SendError:
+    return _error(
+        named,
+        "H442",
+        "the Hub does not take the metadata of the card, README.md",
+        found=words,
+        fix=("mend what stands between the first two lines of --- in README.md",),
+    )
+
+
+def changed_meanwhile(named: HubId, path: Path) -> SendError:
+    return _error(
+        named,
+        "H426",
+        f"{path} was written to while it was sent",
+        why="what was sent is not what was checked, so no commit was made",
+        fix=(_AGAIN,),
+    )
+
+
+def moved(named: HubId, before: str, now: str, problem: BaseException) -> SendError:
+    """Somebody committed in between."""
+    return _error(
+        named,
+        "H424",
+        f"{named} was committed to by somebody else meanwhile: {server_words(problem)}",
+        found=f"commit {now[:12]}",
+        expected=f"commit {before[:12]}, on which this push was planned",
+        why="nothing was committed; what they did is whole",
+        fix=(f"see {endpoint()}/{named.repo}/commits/{named.revision or 'main'}", _AGAIN),
+    )
+
+
+def refusal(named: HubId, problem: BaseException, state: Sequence[str], message: str = "") -> OutputError:
+    """The error that stands for one of the client's; `state`: what is there by now that was not before."""
+    from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError, RevisionNotFoundError
+
+    status, words = status_of(problem), server_words(problem)
+    now = "; ".join(state)
+    if isinstance(problem, OfflineModeIsEnabled):
+        return offline(named)
+    if isinstance(problem, OSError) and problem.filename:
+        return OutputError(f"cannot read {problem.filename}: {problem.strerror}; nothing was committed")
+    if status in (401, 403) and not _of_the_hub(problem):
+        gone = f"the storage that {endpoint()} names does not take a file ({status}): {words}"
+        return _error(named, "H425", gone, why=_whole(now), fix=(_AGAIN,))
+    if status == 401:
+        return _error(
+            named, "H423", f"the Hub does not accept the token for {named.repo}: {words}",
+            found=f"401 with the token of {_source()}", why=now,
+            fix=("hf auth whoami    tells whose it is", _LOGIN),
+        )  # fmt: skip
+    if status == 403:
+        return _error(
+            named, "H423", f"the token may not write to {named.repo}: {words}",
+            found=f"403 with the token of {_source()}", why=now,
+            fix=("give it the role write, or the right to write to this repository, in the token's settings",
+                 f"or take another: {_LOGIN}", "or propose it: --create-pr opens a pull request"),
+        )  # fmt: skip
+    if isinstance(problem, RevisionNotFoundError):
+        return no_branch(named)
+    if isinstance(problem, RepositoryNotFoundError):
+        gone = f"{named.repo} is not there any more, or the token may not see it: {words}"
+        return _error(named, "H425", gone, why=now, fix=(f"see {endpoint()}/{named.repo}",))
+    if status:
+        busy = status == 429 or status >= 500
+        fix = (_AGAIN,) if busy else (f"see {endpoint()}/{named.repo}", _AGAIN)
+        answered = f"{endpoint()} answers {status}" if busy else f"{endpoint()} refuses it ({status})"
+        return _error(named, "H425", message or f"{answered}: {words}", why=_whole(now), fix=fix)
+    if isinstance(problem, transport_errors()):
+        state_now = "ends the connection too early" if broken(problem) else "cannot be reached"
+        said = f"{named.repo}: {endpoint()} {state_now}"
+        return _error(named, "H425", said, found=words_of(problem), why=_whole(now),
+                      fix=("check the network", _AGAIN))  # fmt: skip
+    said = message or f"{endpoint()} does not take it: {words}"
+    return _error(named, "H425", said, why=_whole(now), fix=(f"see {endpoint()}/{named.repo}", _AGAIN))
+
+
+def server_words(problem: BaseException) -> str:
+    """What the Hub itself said, on one line; what the client makes of it where it said nothing."""
+    said = getattr(problem, "server_message", None)
+    if not said and not status_of(problem) and isinstance(problem, ValueError | RuntimeError):
+        said = f"{problem} {problem.__cause__ or ''}"  # the client's own words, about an answer, perhaps in a thread
+    return unsigned(" ".join(said.split())) if isinstance(said, str) and said.strip() else words_of(problem)
+
+
+def _of_the_hub(problem: BaseException) -> bool:
+    """Whether it is the Hub that answers, and not the storage, where a URL and no token is the right to write."""
+    from huggingface_hub import constants
+
+    url = getattr(getattr(problem, "response", None), "url", "")
+    return str(url).startswith(constants.ENDPOINT)
+
+
+def _whole(now: str) -> str:
+    return f"nothing was committed; {now}" if now else "nothing was committed"
+
+
+def _source() -> str:
+    return "HF_TOKEN" if os.environ.get("HF_TOKEN") else "hf auth login"
+
+
+def _error(
+    named: HubId,
+    code: str,
+    message: str,
+    *,
+    found: str = "",
+    expected: str = "",
+    why: str = "",
+    fix: tuple[str, ...] = (),
+) -> SendError:
+    return SendError(error(code, message, where=str(named), found=found, expected=expected, why=why, fix=fix))
