@@ -423,6 +423,7 @@ def test_every_way_of_reading_brings_the_tensor_first(tmp_path: Path) -> None:
 def test_a_target_by_its_config_alone_and_one_without_safetensors(world: World) -> None:
     config = TARGET / "config.json"
     world.hub.create("org/pth", {"config.json": config, "consolidated.00.pth": b"all"})
+    world("inspect", "org/a")  # then all that is fetched is the target's
     for target in ("hf://org/target/config.json", "org/pth"):
         done = world("validate", "org/a", "--target", target, "--json")
         assert done.code == 0 and done.json["target"]["layers"] == 6
