@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from converter.checkpoint.whole import write_whole
 from converter.errors import OutputError, UsageError
 from converter.findings import Finding, judge
 from converter.rules import loading
@@ -249,15 +250,7 @@ def write_baseline(baseline: Baseline) -> None:
         reason = baseline.reasons.get(key)
         rows.append({**row, "reason": reason} if reason else row)
     text = json.dumps({"schema": SCHEMA, "accepted": rows}, indent=2) + "\n"
-    file = baseline.file
-    staged = file.parent / f".{file.name}.{os.getpid()}"
     try:
-        with staged.open("x", encoding="utf-8") as opened:
-            opened.write(text)
-            opened.flush()
-            os.fsync(opened.fileno())
-        staged.replace(file)
+        write_whole(baseline.file, text)
     except OSError as problem:
-        raise OutputError(f"cannot write {file}: {problem.strerror}") from problem
-    finally:
-        staged.unlink(missing_ok=True)
+        raise OutputError(f"cannot write {baseline.file}: {problem.strerror}") from problem

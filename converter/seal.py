@@ -31,7 +31,7 @@ def make_seal(
     command: Sequence[str],
     given: str,
     commit: str,
-    config_file: Path,
+    config_sha256: str,
     plan: Plan,
     written: Sequence[WrittenFile],
     input_digests: Mapping[str, str],
@@ -50,7 +50,7 @@ def make_seal(
         "tool": {"name": "eagle3-convert", "version": __version__},
         "command": list(command),
         "sealed_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "source": {"given": given, "commit": commit, "config_sha256": sha256_of(config_file)},
+        "source": {"given": given, "commit": commit, "config_sha256": config_sha256},
         "engines": [
             {
                 "engine": e.requirement,

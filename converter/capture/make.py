@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from converter.capture.parts import Parts, part_folder
+from converter.capture.parts import Parts, part_folder, remove_finished
 from converter.capture.points import choose_points
 from converter.capture.prompts import bundled_prompts, read_prompts, read_texts
 from converter.capture.tokens import Input, Limits, prompt_inputs, text_inputs
@@ -169,6 +169,7 @@ def _check_out(request: Request) -> None:
         folder = request.target if request.target.is_dir() else request.target.parent
         if out.resolve().parent == folder.resolve():
             raise UsageError(f"-o {out} lies in the target's folder, which is never written to")
+    remove_finished(out)
     if os.path.lexists(out) and not request.force:
         raise UsageError(f"{out} exists; --force replaces it")
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,16 @@ def read_object(path: Path, pipe: bool = False) -> dict[str, Any]:
 
 def unreadable(path: Path, problem: OSError) -> InputError:
     return InputError(error("F100", f"cannot read {path}: {problem.strerror or problem}", where=str(path)))
+
+
+@contextmanager
+def reading(place: Path) -> Iterator[None]:
+    """OSErrors inside are those of files that are read: InputError F100 of the file that failed, else of `place`."""
+    try:
+        yield
+    except OSError as problem:
+        named = problem.filename
+        raise unreadable(Path(os.fsdecode(named)) if isinstance(named, (str, bytes)) else place, problem) from problem
 
 
 def _not_json(path: Path, what: str) -> InputError:

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
-from converter.cli.common import CONTEXT, VERSION, fail, interruptible, reader_may_leave
+from converter.cli.common import CONTEXT, VERSION, fail, reader_may_leave
+from converter.signals import interruptible
 
 _T = TypeVar("_T")
 _PATH = click.Path(path_type=Path)
