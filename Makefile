@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint test-engines test-real test-browser test-gpu bench clean
+.PHONY: demo test lint test-engines test-real test-browser test-gpu test-faults soak bench clean
 
 $(READY): pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -46,6 +46,17 @@ test-browser: $(READY)
 # On a machine with a CUDA device (see TORCH above).
 test-gpu: $(READY)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m gpu tests/test_gpu.py
+
+# Where files lie while they are tested: in memory, where the system has such a folder.
+MEMORY := $(firstword $(wildcard /dev/shm) $(TMPDIR) .)
+
+# A fault at every step of a conversion, every block and every 1/50 of OUT; needs a C compiler. Ends with a table.
+test-faults: $(READY)
+	TMPDIR=$(MEMORY) HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m faults tests/reliability
+
+# Random kills and runs that meet, for long; SOAK_KILLS says how many kills (200). Ends with a table.
+soak: $(READY)
+	TMPDIR=$(MEMORY) HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m soak tests/reliability
 
 bench: $(READY)
 	$(BIN)/python benchmarks/convert.py

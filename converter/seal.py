@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from converter.checkpoint.jsonfile import read_object
+from converter.checkpoint.jsonfile import dumped, read_object
 from converter.checkpoint.writer import WrittenFile
 from converter.drafter.target import Target
 from converter.errors import InputError
@@ -85,7 +85,7 @@ def make_seal(
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    path.write_text(dumped(document), encoding="utf-8")
 
 
 def sha256_of(path: Path) -> str:

@@ -18,7 +18,7 @@ from converter.capture.points import choose_points
 from converter.capture.prompts import bundled_prompts, read_prompts, read_texts
 from converter.capture.tokens import Input, Limits, prompt_inputs, text_inputs
 from converter.checkpoint.header import DTYPE_NAMES
-from converter.checkpoint.jsonfile import read_object
+from converter.checkpoint.jsonfile import in_text, read_object
 from converter.drafter.target import Target
 from converter.errors import InputError, OutputError, UsageError
 from converter.findings import error
@@ -299,7 +299,7 @@ def _merge(
     metadata = {
         "format": FORMAT,
         "capture_points": " ".join(map(str, points)),
-        "target": str(request.target),
+        "target": in_text(str(request.target)),
         "target_architecture": target.architecture,
         "target_fingerprint": fingerprint,
         "decoding": _decoding(request),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from converter.checkpoint.header import TensorInfo, build_header
-from converter.checkpoint.jsonfile import read_object
+from converter.checkpoint.jsonfile import dumped, in_text, read_object
 from converter.checkpoint.leftovers import is_hidden, sync
 from converter.checkpoint.reader import Checkpoint
 from converter.checkpoint.whole import write_whole
@@ -49,13 +49,13 @@ class Parts:
     def __init__(self, out: Path, record: Mapping[str, Any]) -> None:
         """Raises UsageError where the folder is of another request, not ours, or in use."""
         self.folder = part_folder(out)
-        self._record = {"schema": _SCHEMA, **record}
+        self._record = in_text({"schema": _SCHEMA, **record})
         self._check()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(self.folder)
         file = self.folder / _RECORD
         if not file.exists():
-            write_whole(file, json.dumps(self._record, indent=2))
+            write_whole(file, dumped(self._record))
         self.done: dict[int, Part] = {}
         for path in sorted(self.folder.iterdir()):
             if path.suffix == ".tmp" or is_hidden(path.name):

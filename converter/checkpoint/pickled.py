@@ -97,9 +97,7 @@ def load_pickle(file: Path, unpacked: bytes | None = None) -> Any:
         zipped = zipfile.is_zipfile(source)
         if zipped:
             source = _private(file) if isinstance(source, Path) else source
-            _refuse_compressed(
-                file, source, source.stat().st_size if isinstance(source, Path) else len(unpacked or b"")
-            )
+            _refuse_compressed(file, source, source.stat().st_size if isinstance(source, Path) else len(unpacked or ()))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols: whatever is not understood is refused anyway
             mapped = zipped and isinstance(source, Path)

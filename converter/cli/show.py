@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -120,8 +119,10 @@ class Show:
 
     def _write(self, report: Any) -> None:
         if self._as_json:
+            from converter.checkpoint.jsonfile import dumped
+
             with reader_may_leave():
-                click.echo(json.dumps(self._document(report), indent=2))
+                click.echo(dumped(self._document(report)), nl=False)
         if self._file is not None:
             from converter.checkpoint.whole import write_whole
             from converter.errors import OutputError
@@ -133,10 +134,11 @@ class Show:
 
     def _failed(self, problem: Any) -> None:
         if self._as_json:
+            from converter.checkpoint.jsonfile import dumped
             from converter.report.document import error_json
 
             with reader_may_leave():
-                click.echo(json.dumps(error_json(problem), indent=2))
+                click.echo(dumped(error_json(problem)), nl=False)
         if self._file is not None and problem.exit_code != 2 and self._file.parent.is_dir():
             from converter.checkpoint.whole import write_whole
             from converter.report.files import FAILURES
