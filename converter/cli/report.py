@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from converter.cli.common import CONTEXT, fail
+from converter.signals import interruptible
 
 
 @click.command("report", context_settings=CONTEXT)
@@ -38,6 +39,9 @@ def report_command(file: Path, out: Path) -> None:
     except (LookupError, TypeError, ValueError, ArithmeticError):
         fail(3, f"{file} is no report of eagle3-convert: its parts do not fit each other")
     try:
-        write_whole(out, text)
+        with interruptible():
+            write_whole(out, text)
+    except KeyboardInterrupt:
+        fail(130, f"interrupted; {out} is whole: as it was before, or new")
     except OSError as problem:
         fail(4, f"cannot write {out}: {problem.strerror}")
