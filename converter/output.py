@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from converter import seal
+from converter.checkpoint.jsonfile import read_object
 from converter.checkpoint.reader import INDEX
 from converter.checkpoint.writer import OutputTensor, WrittenFile, write_safetensors
 from converter.drafter.drafter import Drafter
-from converter.errors import UsageError
+from converter.errors import InputError, OutputError, UsageError
 from converter.findings import Finding, error
 from converter.plan import Plan, TensorPlan
 from converter.transforms import MAP_OPERATIONS, apply
@@ -44,7 +45,7 @@ def check_out(given: Path, given_source: str, read: Sequence[Path] = (), *, forc
         return
     if not force:
         raise UsageError(f"OUT {given} exists; --force replaces what an earlier run wrote there")
-    sealed = seal.sealed_files(out)
+    sealed = _sealed(out)
     if sealed is None:
         raise UsageError(f"OUT {given} was not written by eagle3-convert (it has no seal); move it away first")
     linked = [file for file in read if out in file.resolve().parents]
@@ -57,6 +58,17 @@ def check_out(given: Path, given_source: str, read: Sequence[Path] = (), *, forc
         raise UsageError(
             f"OUT {given} holds files that eagle3-convert did not write: {', '.join(others[:5])}; move them away first"
         )
+
+
+def _sealed(out: Path) -> set[str] | None:
+    """The files that OUT's seal lists. Raises OutputError where the disk does not say."""
+    place = out / seal.NAME
+    try:
+        read_object(place)
+    except InputError as problem:
+        if problem.finding.code == "F100" and os.path.lexists(place):
+            raise OutputError(f"{problem}; so nothing says whether OUT may be replaced") from problem
+    return seal.sealed_files(out)
 
 
 def _same(one: Path, other: Path) -> bool:

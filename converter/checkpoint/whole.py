@@ -18,7 +18,7 @@ def write_whole(path: Path, data: str | Iterable[bytes | memoryview]) -> None:
     """
     pieces = [data.encode()] if isinstance(data, str) else data
     place = Path(os.path.realpath(path))
-    mode = _mode(place)
+    mode = _mode(path)
     if mode is not None and not stat.S_ISREG(mode):
         with path.open("wb") as file:
             for piece in pieces:
@@ -58,9 +58,13 @@ def _begin(place: Path) -> tuple[Path, int | None]:
     while True:
         staged = place.parent / hidden_name(place, WRITING)
         staged.touch(exist_ok=False)
-        with suppress(Held):
-            held = lock(staged)
-            if staged.exists():
-                return staged, held
-            unlock(held)
+        try:
+            with suppress(Held):
+                held = lock(staged)
+                if staged.exists():
+                    return staged, held
+                unlock(held)
+        except OSError:
+            staged.unlink(missing_ok=True)
+            raise
         # Another run's clean-up came between: take another name.
