@@ -62,13 +62,14 @@ def check_out(given: Path, given_source: str, read: Sequence[Path] = (), *, forc
 
 def _sealed(out: Path) -> set[str] | None:
     """The files that OUT's seal lists. Raises OutputError where the disk does not say."""
-    place = out / seal.NAME
     try:
-        read_object(place)
+        return seal.listed_files(read_object(out / seal.NAME))
     except InputError as problem:
-        if problem.finding.code == "F100" and os.path.lexists(place):
+        if problem.finding.code == "F100" and not isinstance(
+            problem.__cause__, (FileNotFoundError, NotADirectoryError)
+        ):
             raise OutputError(f"{problem}; so nothing says whether OUT may be replaced") from problem
-    return seal.sealed_files(out)
+    return None
 
 
 def _same(one: Path, other: Path) -> bool:

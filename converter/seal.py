@@ -195,10 +195,9 @@ def still_is(document: Mapping[str, Any], folder: Path, name: str) -> bool:
     return any(isinstance(f, dict) and f.get("name") == name and f.get("sha256") == digest for f in listed)
 
 
-def sealed_files(folder: Path) -> set[str] | None:
-    """Names of the files that the seal in `folder` lists, itself included; None where there is no readable seal."""
-    document = read_seal(folder)
-    files = document.get("files") if document is not None else None
-    if not isinstance(files, list):
+def listed_files(document: Mapping[str, Any]) -> set[str] | None:
+    """Names of the files that a seal lists, itself included; None where it is none."""
+    files = document.get("files")
+    if document.get("schema") != SCHEMA or not isinstance(files, list):
         return None
     return {NAME, *(f["name"] for f in files if isinstance(f, dict) and isinstance(f.get("name"), str))}
