@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint coverage test-engines test-real test-browser test-hooks test-gpu dist-check bench clean
+.PHONY: demo test lint coverage test-engines test-real test-browser test-hooks test-faults soak test-gpu dist-check bench clean
 
 $(READY): pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -63,6 +63,17 @@ dist-check: $(READY)
 	HF_HUB_OFFLINE=1 TORCH="$(TORCH)" $(BIN)/python -m pytest -rs -m dist tests/test_dist.py
 
 # Writes its tables into docs/benchmarks.md. Under 15 minutes on two idle cores; 16 GB of memory, 45 GB of disk.
+# Where files lie while they are tested: in memory, where the system has such a folder.
+MEMORY := $(firstword $(wildcard /dev/shm) $(TMPDIR) .)
+
+# A fault at every step of a conversion, every block and every 1/50 of OUT; needs a C compiler. Ends with a table.
+test-faults: $(READY)
+	TMPDIR=$(MEMORY) HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m faults tests/reliability
+
+# Random kills and runs that meet, for long; SOAK_KILLS says how many kills (200). Ends with a table.
+soak: $(READY)
+	TMPDIR=$(MEMORY) HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m soak tests/reliability
+
 bench: $(READY)
 	$(BIN)/python benchmarks/bench.py
 

@@ -11,7 +11,6 @@ nowhere, so they need no entry. A verdict stays what it is: an engine that canno
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter
@@ -21,8 +20,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from converter.checkpoint.jsonfile import dumped, parse
 from converter.checkpoint.whole import write_whole
-from converter.errors import UsageError
+from converter.errors import OutputError, UsageError
 from converter.findings import Finding, judge
 from converter.rules import loading
 
@@ -191,7 +191,6 @@ def growing_baseline(file: Path) -> Baseline:
 
 def read_baseline(file: Path, option: str = "--baseline") -> Baseline:
     """Raises UsageError: unreadable, no JSON, against schemas/baseline.schema.json, or what nobody may accept."""
-    from converter.checkpoint.jsonfile import parse
     from converter.rules.schema import check
 
     try:
@@ -249,5 +248,8 @@ def write_baseline(baseline: Baseline) -> None:
                "where": key.where, "count": count}  # fmt: skip
         reason = baseline.reasons.get(key)
         rows.append({**row, "reason": reason} if reason else row)
-    text = json.dumps({"schema": SCHEMA, "accepted": rows}, indent=2) + "\n"
-    write_whole(baseline.file, text)
+    text = dumped({"schema": SCHEMA, "accepted": rows})
+    try:
+        write_whole(baseline.file, text)
+    except OSError as problem:
+        raise OutputError(f"cannot write {baseline.file}: {problem.strerror}") from problem

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from converter import seal
+from converter.checkpoint.jsonfile import read_object
 from converter.checkpoint.reader import INDEX
 from converter.checkpoint.writer import OutputTensor, WrittenFile, writing
 from converter.drafter.drafter import Drafter
-from converter.errors import UsageError
+from converter.errors import InputError, OutputError, UsageError
 from converter.findings import Finding, error
 from converter.plan import Plan, TensorPlan
 from converter.transforms import MAP_OPERATIONS, apply
@@ -29,12 +30,15 @@ class Progress(Protocol):
     def __call__(self, total: int) -> AbstractContextManager[Any]: ...
 
 
-def check_out(given: Path, given_source: str, force: bool) -> None:
-    """Raises UsageError where OUT may not be written: it exists, or lies in IN, or IN in it."""
+def check_out(given: Path, given_source: str, read: Sequence[Path] = (), *, force: bool) -> None:
+    """Raises UsageError where OUT may not be written: it exists, or lies in IN, or IN or one of its files in it.
+
+    read  the files of IN, which may be links to elsewhere
+    """
     out, source = given.resolve(), Path(given_source).resolve()
-    if out == source or out in source.parents:
+    if any(_same(out, place) for place in (source, *source.parents)):
         raise UsageError(f"OUT {given} is or holds IN {given_source}; IN is never written to")
-    if source in out.parents and source.is_dir():
+    if source.is_dir() and any(_same(source, place) for place in out.parents):
         raise UsageError(f"OUT {given} lies inside IN {given_source}; IN is never written to")
     if given.is_symlink() and not force:
         raise UsageError(f"OUT {given} is a link to {out}; give that folder itself, or replace the link with --force")
@@ -42,14 +46,39 @@ def check_out(given: Path, given_source: str, force: bool) -> None:
         return
     if not force:
         raise UsageError(f"OUT {given} exists; --force replaces what an earlier run wrote there")
-    sealed = seal.sealed_files(out)
+    sealed = _sealed(out)
     if sealed is None:
         raise UsageError(f"OUT {given} was not written by eagle3-convert (it has no seal); move it away first")
+    linked = [file for file in read if out in file.resolve().parents]
+    if linked and not given.is_symlink():
+        raise UsageError(f"OUT {given} holds what IN's {linked[0].name} is a link to; IN is never written to")
+    if not (given.is_symlink() or os.access(out, os.W_OK)):
+        raise UsageError(f"OUT {given} may not be written to (its mode, or its owner); move it away first")
     others = sorted(p.name for p in out.iterdir() if p.name not in sealed)
     if others:
         raise UsageError(
             f"OUT {given} holds files that eagle3-convert did not write: {', '.join(others[:5])}; move them away first"
         )
+
+
+def _sealed(out: Path) -> set[str] | None:
+    """The files that OUT's seal lists. Raises OutputError where the disk does not say."""
+    try:
+        return seal.listed_files(read_object(out / seal.NAME))
+    except InputError as problem:
+        if problem.finding.code == "F100" and not isinstance(
+            problem.__cause__, (FileNotFoundError, NotADirectoryError)
+        ):
+            raise OutputError(f"{problem}; so nothing says whether OUT may be replaced") from problem
+    return None
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether both are one folder, also where it is mounted in two places."""
+    try:
+        return one == other or one.samefile(other)
+    except OSError:  # one is not there
+        return False
 
 
 def write_weights(

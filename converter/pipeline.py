@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from converter import proving, seal
-from converter.checkpoint.jsonfile import unreadable
+from converter.checkpoint.jsonfile import reading
 from converter.checkpoint.reader import INDEX, open_checkpoint
 from converter.checkpoint.staging import Staging, normal, recover
-from converter.checkpoint.writer import WrittenFile
+from converter.checkpoint.writer import WrittenFile, copy_file
 from converter.checks.as_it_is import as_it_is
 from converter.checks.engine import compare
 from converter.checks.plugin import with_plugins
@@ -34,7 +32,7 @@ from converter.drafter.points import describe_points
 from converter.drafter.quantised import quantised_weights
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
-from converter.errors import OutputError, UsageError
+from converter.errors import InputError, OutputError, UsageError
 from converter.findings import Finding, judge, stops
 from converter.fingerprint import fingerprint_at_hand
 from converter.hub.ids import pinned
@@ -83,14 +81,31 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
     if request.to:
         check_writable(request.to)
     signer = open_signer(request.sign) if request.sign else None
-    report = _read(request, told)
+    with reading(Path(request.source)):
+        report = _read(request, told)
+        read = _what_is_read(report)
     if not request.dry_run:
         recover(normal(request.out))
-        assert report.source is not None
-        check_out(request.out, str(report.source.folder) if report.source.commit else request.source, request.force)
+        check_out(request.out, *read, force=request.force)
+    with reading(Path(request.source)):
+        _make_plan(report)
+    if request.dry_run or report.plan is None or report.refused:
+        return report
+    try:
+        _write(report, report.plan, progress, signer)
+    except OSError as problem:
+        raise OutputError(
+            f"cannot write {request.out}: {problem.strerror or problem}. It is as it was before; nothing was lost"
+        ) from problem
+    return report
+
+
+def _make_plan(report: Report) -> None:
+    """Look at the values and plan; what is not to be written is proved here, as far as it can be."""
+    request = report.request
     _values(report)
     if report.drafter is None or report.refused:
-        return report
+        return
     assert report.source is not None
     planning = make_plan(
         report.drafter, report.engines, report.target, report.source, request.dtype, request.max_shard_size
@@ -103,27 +118,28 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
     if report.refused or report.plan is None:
         # What serving it all the same would cost.
         proving.prove(report, [], proving.files_unwritten(report, report.engines))
-        return report
-    if request.dry_run:
+    elif request.dry_run:
         proving.prove(report, proving.files_unwritten(report, report.engines), [])
         report.outcome = "refused" if report.refused else "planned"
-        return report
-    try:
-        _write(report, report.plan, progress, signer)
-    except OSError as problem:
-        file = Path(os.fsdecode(problem.filename)) if problem.filename else None
-        if file in report.source.checkpoint.files:
-            raise unreadable(file, problem) from problem
-        raise OutputError(
-            f"cannot write {request.out}: {problem.strerror or problem}. It is as it was before; nothing was lost"
-        ) from problem
-    return report
+
+
+def _what_is_read(report: Report) -> tuple[str, list[Path]]:
+    """IN as the user named it, or its folder in the Hub's cache; and the files of it that are read."""
+    source = report.source
+    assert source is not None
+    files = [*source.weights, *(p for p in source.folder.iterdir() if p.is_file())]
+    return str(source.folder) if source.commit else report.request.source, files
 
 
 def validate(request: Request, told: Callable[[str], None] = nobody) -> Report:
     """Check a drafter and say, for each engine, whether it serves it as it lies there, or once it is converted; prove
     it as it lies and as it would be written. An output of eagle3-convert for engines is read as the first of them does.
     """
+    with reading(Path(request.source)):
+        return _validated(request, told)
+
+
+def _validated(request: Request, told: Callable[[str], None]) -> Report:
     request.wish.check()
     report = _read(request, told, outputs=True)
     if report.drafter is None:
@@ -156,7 +172,8 @@ def validate(request: Request, told: Callable[[str], None] = nobody) -> Report:
 
 def look(request: Request) -> Report:
     """Open, recognise, read and check, and no more; `drafter` is None where the findings say why there is none."""
-    return _read(request, nobody)
+    with reading(Path(request.source)):
+        return _read(request, nobody)
 
 
 def _verdicts(report: Report, drafter: Drafter) -> dict[str, list[Finding]]:
@@ -378,14 +395,21 @@ def _write(report: Report, plan: Plan, progress: Progress, signer: Signer | None
         config = staging.folder / "config.json"
         seal.write_json(config, nested(plan.config))
         for name in plan.carried:
-            shutil.copyfile(source.folder / name, staging.folder / name)
+            copy_file(source.folder / name, staging.folder / name)
         report.written += [
             WrittenFile(p.name, p.stat().st_size, seal.sha256_of(p))
             for p in [config, *(staging.folder / n for n in (INDEX, *plan.carried))]
             if p.exists()
         ]
-        source.checkpoint.assert_unchanged()
-        _read_back(report, plan, staging.folder)
+        with reading(source.folder):
+            config_sha256 = seal.sha256_of(source.folder / "config.json")
+        source.assert_unchanged()
+        try:
+            _read_back(report, plan, staging.folder)
+        except InputError as problem:
+            if str(staging.folder) not in problem.finding.where:
+                raise
+            raise OutputError(f"cannot read what was written, and {request.out} is as it was: {problem}") from problem
         if report.refused:
             return
         report.sealed = seal.make_seal(
@@ -397,7 +421,7 @@ def _write(report: Report, plan: Plan, progress: Progress, signer: Signer | None
             },
             given=request.source,
             commit=source.commit,
-            config_file=source.folder / "config.json",
+            config_sha256=config_sha256,
             plan=plan,
             written=report.written,
             input_digests=input_digests,
@@ -409,9 +433,20 @@ def _write(report: Report, plan: Plan, progress: Progress, signer: Signer | None
         seal.write_json(staging.folder / seal.NAME, report.sealed)
         if signer is not None:
             signer.sign(staging.folder, seal.must_be_signed(report.sealed), named=staging.out.name)
+        if request.force:
+            _check_out_again(report)
         staging.commit(replace=request.force)
     report.seconds = time.monotonic() - started
     report.outcome = "converted"
+
+
+def _check_out_again(report: Report) -> None:
+    """OUT may have become somebody else's since it was looked at."""
+    assert report.request.out is not None
+    try:
+        check_out(report.request.out, *_what_is_read(report), force=True)
+    except UsageError as problem:
+        raise OutputError(f"{problem}. It was changed meanwhile, and nothing was written there") from problem
 
 
 def _read_back(report: Report, plan: Plan, folder: Path) -> None:

@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
-from converter.checkpoint.jsonfile import read_object
+from converter.checkpoint.jsonfile import dumped, read_object
 from converter.checkpoint.pickled import WEIGHTS
 from converter.checkpoint.reader import INDEX
 from converter.drafter.target import Target
@@ -37,7 +37,7 @@ def make_seal(
     command: Sequence[str],
     given: str,
     commit: str,
-    config_file: Path,
+    config_sha256: str,
     plan: Plan,
     written: Sequence[WrittenFile],
     input_digests: Mapping[str, str],
@@ -58,7 +58,7 @@ def make_seal(
         "tool": {"name": "eagle3-convert", "version": __version__},
         "command": list(command),
         "sealed_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "source": {"given": given, "commit": commit, "config_sha256": sha256_of(config_file)},
+        "source": {"given": given, "commit": commit, "config_sha256": config_sha256},
         "engines": [
             {
                 "engine": e.requirement,
@@ -96,7 +96,7 @@ def make_seal(
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    path.write_text(dumped(document), encoding="utf-8")
 
 
 def sha256_of(path: Path) -> str:
@@ -262,13 +262,10 @@ def still_is(document: Mapping[str, Any], folder: Path, name: str) -> bool:
     return any(isinstance(f, dict) and f.get("name") == name and f.get("sha256") == digest for f in listed)
 
 
-def sealed_files(folder: Path) -> set[str] | None:
-    """Names of the files that the seal in `folder` lists, itself and its signature included; None where there is no
-    readable seal.
-    """
-    document = read_seal(folder)
-    files = document.get("files") if document is not None else None
-    if not isinstance(files, list):
+def listed_files(document: Mapping[str, Any]) -> set[str] | None:
+    """Names of the files that a seal lists, itself and its signature included; None where it is none."""
+    files = document.get("files")
+    if document.get("schema") != SCHEMA or not isinstance(files, list):
         return None
     return {NAME, SIGNATURE, *(f["name"] for f in files if isinstance(f, dict) and isinstance(f.get("name"), str))}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from converter.checkpoint.jsonfile import read_object
 from converter.checkpoint.pickled import find_pickles, open_pickles
-from converter.checkpoint.reader import Checkpoint, open_checkpoint
+from converter.checkpoint.reader import Checkpoint, Stamp, open_checkpoint
 from converter.errors import InputError
 from converter.findings import Finding, error
 from converter.hub.ids import HubId, also_an_id, hub_id
@@ -33,6 +33,7 @@ class Source:
     """given: as the user named it; folder: where the config and the files beside the weights are; weights: the files
     that hold the tensors.
 
+    stamp    of the config, as it was before it was read
     commit   of the repository that it was fetched from, 40 hex digits; "" for files that are here
     notes    what is to be said of where it came from
     """
@@ -42,8 +43,16 @@ class Source:
     weights: tuple[Path, ...]
     checkpoint: Checkpoint
     config: Mapping[str, Any]
+    stamp: Stamp
     commit: str = ""
     notes: tuple[Finding, ...] = ()
+
+    def assert_unchanged(self) -> None:
+        """Raise InputError F109 where the config or a file of weights was written to since it was opened."""
+        file = self.folder / "config.json"
+        if Stamp.of(file) != self.stamp:
+            raise Checkpoint.changed(file)
+        self.checkpoint.assert_unchanged()
 
 
 def open_source(given: str) -> Source:
@@ -85,7 +94,8 @@ def _on_disk(given: str) -> Source:
     file = folder / "config.json"
     if not file.is_file():
         raise _no_config(folder)
-    return Source(given, folder, weights, checkpoint, read_object(file))
+    stamp = Stamp.of(file)
+    return Source(given, folder, weights, checkpoint, read_object(file), stamp)
 
 
 def _no_config(folder: Path) -> InputError:

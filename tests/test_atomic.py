@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import multiprocessing
 import os
 import random
@@ -19,102 +17,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Union
 
-import numpy as np
 import pytest
 
 from converter import seal
-from converter.checkpoint.header import TensorInfo, build_header
-from converter.checkpoint.reader import open_checkpoint
+from tests.reliability.rooms import Drafters, names, tree
 from tests.support import DRAFTERS, eagle3, run
 
-HIDDEN, VOCABULARY, DRAFT_VOCABULARY = 512, 16384, 4096
 KILLS = 20
 # The other threads of the process that forks wait for messages.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-
-
-# --- a drafter of some tens of megabytes --------------------------------------------------------------------
-
-
-def make_drafter(folder: Path, seed: int) -> Path:
-    """The bundled drafter a_plain, eight times as wide and with a larger vocabulary: about 30 MB."""
-    folder.mkdir()
-    config = json.loads((DRAFTERS / "a_plain" / "config.json").read_text())
-    layer = config["transformer_layer_config"]
-    for key in ("hidden_size", "intermediate_size", "head_dim"):
-        layer[key] *= HIDDEN // 64
-    config["draft_vocab_size"], layer["vocab_size"] = DRAFT_VOCABULARY, VOCABULARY
-    (folder / "config.json").write_text(json.dumps(config))
-    ids = np.arange(DRAFT_VOCABULARY) * (VOCABULARY // DRAFT_VOCABULARY)
-    marks = np.zeros(VOCABULARY, np.bool_)
-    marks[ids] = True
-    sizes = {64: HIDDEN, 192: 3 * HIDDEN, 128: 2 * HIDDEN, 32: HIDDEN // 2, 384: DRAFT_VOCABULARY, 512: VOCABULARY}
-    values = np.random.default_rng(seed)
-    infos: dict[str, TensorInfo] = {}
-    blocks, cursor = [], 0
-    for name, tensor in open_checkpoint(DRAFTERS / "a_plain").tensors.items():
-        shape = tuple(sizes[n] for n in tensor.info.shape)
-        if name == "d2t":
-            data = (ids - np.arange(DRAFT_VOCABULARY)).astype("<i8").tobytes()
-        elif name == "t2d":
-            data = marks.tobytes()
-        else:
-            data = values.integers(0x3C00, 0x3D00, shape, "<u2").tobytes()  # small bfloat16 numbers
-        infos[name] = TensorInfo(tensor.info.dtype, shape, cursor, cursor + len(data))
-        blocks.append(data)
-        cursor += len(data)
-    (folder / "model.safetensors").write_bytes(build_header(infos, {"format": "pt"}) + b"".join(blocks))
-    return folder
-
-
-class Drafters:
-    """`drafter` is what is converted here; `old` is the sealed conversion of another one."""
-
-    def __init__(self, folder: Path) -> None:
-        self.drafter = make_drafter(folder / "in", 1)
-        make_drafter(folder / "another", 2)
-        self.old, self.new = folder / "old", folder / "new"
-        assert run(folder / "another", self.old, target=None).outcome == "converted"
-        assert run(self.drafter, self.new, target=None).outcome == "converted"
-        self.digests = {"old": weights(self.old), "new": weights(self.new)}
-        self.before, self.stamps = tree(self.drafter), stamps(self.drafter)
-
-    def put_old(self, out: Path) -> None:
-        """Hard links, so that it costs nothing; a write into them would show at the end."""
-        shutil.copytree(self.old, out, copy_function=os.link)
-
-    def state(self, out: Path) -> str:
-        """absent, old or new, and whole; anything else fails."""
-        if not os.path.lexists(out):
-            return "absent"
-        document = json.loads((out / seal.NAME).read_text())
-        assert {p.name for p in out.iterdir()} == {seal.NAME, *(f["name"] for f in document["files"])}
-        for file in document["files"]:
-            assert (out / file["name"]).stat().st_size == file["size"]
-            assert seal.sha256_of(out / file["name"]) == file["sha256"]
-        [kind] = [kind for kind, digest in self.digests.items() if digest == weights(out)]
-        return kind
-
-    def check_untouched(self) -> None:
-        assert stamps(self.drafter) == self.stamps
-
-    def check_unharmed(self) -> None:
-        assert tree(self.drafter) == self.before
-        assert self.state(self.old) == "old"
-
-
-def weights(folder: Path) -> str:
-    document = json.loads((folder / seal.NAME).read_text())
-    return next(f["sha256"] for f in document["files"] if f["name"] == "model.safetensors")
-
-
-def stamps(folder: Path) -> dict[str, tuple[int, int, int]]:
-    return {p.name: (s.st_ino, s.st_size, s.st_mtime_ns) for p in folder.iterdir() for s in [p.stat()]}
-
-
-def tree(folder: Path) -> dict[str, str]:
-    """Digests of all files."""
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
 
 
 @pytest.fixture(scope="module")
@@ -197,10 +108,6 @@ def finish(process: Running) -> tuple[int | None, str]:
     stdout, stderr = process.communicate(timeout=60)
     assert "Traceback" not in stdout + stderr
     return process.returncode, stdout + stderr
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.iterdir())
 
 
 def wait_until(condition: Callable[[], bool], process: Running) -> bool:

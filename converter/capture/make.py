@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from converter.capture.parts import Parts, part_folder
+from converter.capture.parts import Parts, part_folder, remove_finished
 from converter.capture.points import choose_points
 from converter.capture.prompts import bundled_prompts, read_prompts, read_texts
 from converter.capture.tokens import Input, Limits, prompt_inputs, text_inputs
 from converter.checkpoint.header import DTYPE_NAMES
-from converter.checkpoint.jsonfile import read_object
+from converter.checkpoint.jsonfile import in_text, read_object
 from converter.drafter.target import Target
 from converter.errors import InputError, OutputError, UsageError
 from converter.findings import error
@@ -169,6 +169,7 @@ def _check_out(request: Request) -> None:
         folder = request.target if request.target.is_dir() else request.target.parent
         if out.resolve().parent == folder.resolve():
             raise UsageError(f"-o {out} lies in the target's folder, which is never written to")
+    remove_finished(out)
     if os.path.lexists(out) and not request.force:
         raise UsageError(f"{out} exists; --force replaces it")
 
@@ -298,7 +299,7 @@ def _merge(
     metadata = {
         "format": FORMAT,
         "capture_points": " ".join(map(str, points)),
-        "target": str(request.target),
+        "target": in_text(str(request.target)),
         "target_architecture": target.architecture,
         "target_fingerprint": fingerprint,
         "decoding": _decoding(request),

@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from converter.checkpoint.header import TensorInfo, build_header
-from converter.checkpoint.jsonfile import read_object
+from converter.checkpoint.jsonfile import dumped, in_text, read_object
+from converter.checkpoint.leftovers import is_hidden, sync
 from converter.checkpoint.reader import Checkpoint
+from converter.checkpoint.whole import write_whole
 from converter.checkpoint.writer import OutputTensor, Progress, write_safetensors
 from converter.errors import InputError, UsageError
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _RECORD = "request.json"
+_MERGED = "merged.json"  # which file on disk the sequences became
 _SCHEMA = "eagle3-convert/sample-part/1"
 # Widest first, so that every tensor of the merged file starts on a multiple of its own width.
 TENSORS = ("input_ids", "target_next", "hidden_states", "loss_mask")
@@ -46,16 +49,16 @@ class Parts:
     def __init__(self, out: Path, record: Mapping[str, Any]) -> None:
         """Raises UsageError where the folder is of another request, not ours, or in use."""
         self.folder = part_folder(out)
-        self._record = {"schema": _SCHEMA, **record}
+        self._record = in_text({"schema": _SCHEMA, **record})
         self._check()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(self.folder)
         file = self.folder / _RECORD
         if not file.exists():
-            _write(file, [json.dumps(self._record, indent=2).encode()])
+            write_whole(file, dumped(self._record))
         self.done: dict[int, Part] = {}
         for path in sorted(self.folder.iterdir()):
-            if path.suffix == ".tmp":
+            if path.suffix == ".tmp" or is_hidden(path.name):
                 path.unlink()
             elif path.suffix == ".safetensors":
                 with suppress(InputError, ValueError, KeyError):  # damaged: it is made again
@@ -72,8 +75,8 @@ class Parts:
         if not os.path.lexists(self.folder):
             return
         file = self.folder / _RECORD
-        if not file.is_file() and self.folder.is_dir() and not any(self.folder.iterdir()):
-            return
+        if not file.is_file() and self.folder.is_dir() and all(is_hidden(p.name) for p in self.folder.iterdir()):
+            return  # stopped before the record was there
         there = read_object(file) if file.is_file() else {}
         if there.get("schema") != _SCHEMA:
             raise UsageError(f"{self.folder} is not of this tool; move it away, or give another -o")
@@ -96,7 +99,7 @@ class Parts:
             cursor += values.nbytes
         header = build_header(infos, {name: str(value) for name, value in numbers.items()})
         path = self.folder / f"{index:06d}.safetensors"
-        _write(path, [header, *(_bytes(tensors[name][1]) for name in TENSORS)])
+        write_whole(path, [header, *(_bytes(tensors[name][1]) for name in TENSORS)])
         self.done[index] = _read_part(path)
 
     @property
@@ -110,10 +113,21 @@ class Parts:
         staged = self.folder / "merged.tmp"
         staged.unlink(missing_ok=True)
         written = write_safetensors(staged, tensors, metadata, digest=False, progress=progress)
+        stat = staged.stat()
+        write_whole(self.folder / _MERGED, json.dumps([stat.st_dev, stat.st_ino]))
         staged.replace(out)
-        _sync(out.parent)
+        sync(out.parent)
         shutil.rmtree(self.folder, ignore_errors=True)
         return written.size
+
+
+def remove_finished(out: Path) -> None:
+    """Remove FILE.part where `out` is what was made of it: a run that was killed just then left it."""
+    merged = part_folder(out) / _MERGED
+    with suppress(OSError, ValueError):
+        stat = out.stat()
+        if json.loads(merged.read_text(encoding="utf-8")) == [stat.st_dev, stat.st_ino]:
+            shutil.rmtree(merged.parent, ignore_errors=True)
 
 
 def part_folder(out: Path) -> Path:
@@ -137,28 +151,6 @@ def _bytes(values: NDArray[np.generic]) -> memoryview:
     import numpy as np
 
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
-
-
-def _write(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """Whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        for chunk in chunks:
-            file.write(chunk)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    if os.name == "nt":
-        return
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _lock(folder: Path) -> int | None:

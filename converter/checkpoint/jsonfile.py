@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +47,16 @@ def unreadable(path: Path, problem: OSError) -> InputError:
     return InputError(error("F100", f"cannot read {path}: {problem.strerror or problem}", where=str(path)))
 
 
+@contextmanager
+def reading(place: Path) -> Iterator[None]:
+    """OSErrors inside are those of files that are read: InputError F100 of the file that failed, else of `place`."""
+    try:
+        yield
+    except OSError as problem:
+        named = problem.filename
+        raise unreadable(Path(os.fsdecode(named)) if isinstance(named, (str, bytes)) else place, problem) from problem
+
+
 def _not_json(path: Path, what: str) -> InputError:
     return InputError(
         error(
@@ -70,6 +83,23 @@ def parse(text: bytes) -> Any:
     except RecursionError as problem:
         raise ValueError("it is nested too deeply") from problem
     return document
+
+
+def dumped(document: Any) -> str:
+    """JSON that any strict parser reads: bytes of names that are no text (PEP 383) are written as \\udcff is said."""
+    text = json.dumps(document, indent=2)
+    if _SURROGATE.search(text.encode()):
+        text = json.dumps(in_text(document), indent=2)
+    return text + "\n"
+
+
+def in_text(value: Any) -> Any:
+    """The same with such bytes as `dumped` writes them."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {in_text(key): in_text(part) for key, part in value.items()}
+    return [in_text(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def shortened(text: str) -> str:

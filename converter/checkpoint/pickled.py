@@ -8,10 +8,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import pickle
-import shutil
-import tempfile
 import warnings
-import weakref
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,8 +16,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from converter.checkpoint.header import TensorInfo, build_header
 from converter.checkpoint.jsonfile import read_object, unreadable
-from converter.checkpoint.reader import Checkpoint
-from converter.errors import InputError, UsageError
+from converter.checkpoint.reader import Checkpoint, Stamp
+from converter.checkpoint.scratch import Scratch, writing_to_scratch
+from converter.checkpoint.writer import copy_file
+from converter.errors import InputError, OutputError, UsageError
 from converter.findings import error
 
 if TYPE_CHECKING:
@@ -69,22 +68,27 @@ def open_pickles(files: list[Path]) -> Checkpoint:
                 fix=("name the file or folder that holds the weights",),
             )
         )
-    folder = tempfile.mkdtemp(prefix="eagle3-pickle-")
-    try:
-        path = Path(folder) / "model.safetensors"
+    scratch = Scratch()
+    path = scratch.folder / "model.safetensors"
+    with writing_to_scratch():
         _write(path, tensors, ", ".join(file.name for file in files))
-        checkpoint = Checkpoint([path], sharded=False)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    weakref.finalize(checkpoint, shutil.rmtree, folder, ignore_errors=True)
-    return checkpoint
+    _forget()
+    return _Unpickled(path, scratch)
+
+
+class _Unpickled(Checkpoint):
+    """The tensors in their temporary file, which goes with it."""
+
+    def __init__(self, path: Path, scratch: Scratch) -> None:
+        super().__init__([path], sharded=False)
+        self._scratch = scratch
 
 
 def load_pickle(file: Path, unpacked: bytes | None = None) -> Any:
     """What the file holds, tensors left on disk where the format allows; `unpacked` is its content where it is gzipped.
 
-    Raises InputError: F100 unreadable, F101 no PyTorch file, F114 more than tensors.
+    Raises InputError: F100 unreadable, F101 no PyTorch file, F109 changed while it was read, F114 more than tensors;
+    OutputError where there is no room for a temporary copy.
     """
     import torch
 
@@ -92,10 +96,12 @@ def load_pickle(file: Path, unpacked: bytes | None = None) -> Any:
         source = file if unpacked is None else io.BytesIO(unpacked)
         zipped = zipfile.is_zipfile(source)
         if zipped:
-            _refuse_compressed(file, source, file.stat().st_size if unpacked is None else len(unpacked))
+            source = _private(file) if isinstance(source, Path) else source
+            _refuse_compressed(file, source, source.stat().st_size if isinstance(source, Path) else len(unpacked or ()))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols: whatever is not understood is refused anyway
-            return torch.load(source, map_location="cpu", weights_only=True, mmap=zipped and unpacked is None)
+            mapped = zipped and isinstance(source, Path)
+            return torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
     except OSError as problem:
         raise unreadable(file, problem) from problem
     except pickle.UnpicklingError as problem:
@@ -109,12 +115,33 @@ def load_pickle(file: Path, unpacked: bytes | None = None) -> Any:
                 fix=("save the tensors with safetensors where the file comes from",),
             )
         ) from problem
-    except InputError:
+    except (InputError, OutputError):
         raise
     except Exception as problem:  # torch promises no kinds of error for a damaged or hostile file
         raise InputError(
             error("F101", f"{file.name} is no readable PyTorch file", where=str(file), found=str(problem)[:200])
         ) from problem
+
+
+_copied: tuple[Path, Stamp, Scratch] | None = None  # the last one: a sample's states are read one by one
+
+
+def _private(file: Path) -> Path:
+    """A copy that nobody else writes to: what is mapped into memory must not shrink, which would end the process."""
+    global _copied
+    stamp = Stamp.of(file)
+    if _copied is None or _copied[:2] != (file, stamp):
+        _copied = None
+        scratch = Scratch()
+        with writing_to_scratch():
+            copy_file(file, scratch.folder / "pickle")
+        _copied = file, stamp, scratch
+    return _copied[2].folder / "pickle"
+
+
+def _forget() -> None:
+    global _copied
+    _copied = None
 
 
 def _refuse_compressed(file: Path, source: Path | BinaryIO, size: int) -> None:

@@ -11,20 +11,27 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import hashlib
 import os
-import secrets
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
+from converter.checkpoint.leftovers import (
+    OLD,
+    STAGING,
+    Held,
+    hidden_name,
+    leftovers,
+    lock,
+    remove,
+    remove_if_left,
+    sync,
+    unlock,
+)
 from converter.errors import OutputError
+from converter.signals import unbroken
 
-_STAGING = ".eagle3-staging-"
-_OLD = ".eagle3-old-"
-_TOKEN = 6  # random bytes of a hidden name
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2  # linux/fs.h
 _AT_FDCWD = -100
+_TRIES = 100
 
 
 class Staging:
@@ -32,50 +39,85 @@ class Staging:
 
     def __init__(self, out: Path) -> None:
         self.out = normal(out)
-        recover(self.out)
-        self._made = [p for p in self.out.parents if not p.exists()]
-        self.out.parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            self.folder = self.out.parent / _hidden_name(self.out, _STAGING)
-            self.folder.mkdir()
-            with contextlib.suppress(_Held):
-                self._lock = _lock(self.folder)
-                if self.folder.exists():
-                    break
-                _unlock(self._lock)
-            # Another run's clean-up came between mkdir and lock: take another name.
-        self._committed = False
+        self.committed = False
+        self._made: list[Path] = []
+        self._lock: int | None = None
 
     def __enter__(self) -> Staging:
+        try:
+            with unbroken():
+                self._make()
+        except BaseException:
+            self._leave()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._committed:
-            _remove(self.folder)
-            for parent in self._made:
-                with contextlib.suppress(OSError):  # somebody else uses it meanwhile
-                    parent.rmdir()
-        _unlock(self._lock)
+        self._leave()
+
+    def _make(self) -> None:
+        recover(self.out)
+        self._made = [p for p in self.out.parents if not p.exists()]
+        for again in range(_TRIES, -1, -1):
+            self.out.parent.mkdir(parents=True, exist_ok=True)
+            self.folder = self.out.parent / hidden_name(self.out, STAGING)
+            try:
+                self.folder.mkdir()
+            except FileNotFoundError:  # another run that failed took the parents that it had made with it
+                if not again:
+                    raise
+                continue
+            with contextlib.suppress(Held):
+                self._lock = lock(self.folder)
+                if self.folder.exists():
+                    return
+                unlock(self._lock)
+                self._lock = None
+            # Another run's clean-up came between mkdir and lock: take another name.
+        raise OSError(errno.EBUSY, "other runs keep removing what is written there", str(self.folder))
+
+    def _leave(self) -> None:
+        with unbroken():
+            if not self.committed:
+                if hasattr(self, "folder"):
+                    remove(self.folder)
+                for parent in self._made:
+                    with contextlib.suppress(OSError):  # somebody else uses it meanwhile
+                        parent.rmdir()
+            unlock(self._lock)
+            self._lock = None
 
     def commit(self, replace: bool) -> None:
         """Sync the folder and put it in OUT's place; `replace` says that an old OUT may be there.
 
-        Raises OutputError where OUT has come into being meanwhile and may not be replaced.
+        Raises OutputError where OUT has come into being meanwhile and may not be replaced, and OSError; `committed`
+        says whether OUT is the new one.
         """
         for file in self.folder.iterdir():
-            _sync(file)
-        _sync(self.folder)
+            sync(file)
+        sync(self.folder)
+        with unbroken():
+            self._put_in_place(replace)
+            self.committed = True
+        try:
+            for parent in (self.out.parent, *(p.parent for p in self._made)):
+                sync(parent)
+        except OSError as problem:
+            raise OutputError(
+                f"{self.out} is in place, but {parent} could not be synced ({problem.strerror}): a power cut could "
+                "undo it. Look after the disk, then give the command again with --force"
+            ) from problem
+
+    def _put_in_place(self, replace: bool) -> None:
         if replace and os.path.lexists(self.out):
             self._replace()
-        else:
-            try:
-                _rename(self.folder, self.out, _RENAME_NOREPLACE)
-            except OSError as problem:
-                if problem.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-                    raise OutputError(f"{self.out} has appeared meanwhile; nothing was written there") from problem
-                raise
-        self._committed = True
-        _sync(self.out.parent)
+            return
+        try:
+            _rename(self.folder, self.out, _RENAME_NOREPLACE)
+        except OSError as problem:
+            if problem.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise OutputError(f"{self.out} has appeared meanwhile; nothing was written there") from problem
+            raise
 
     def _replace(self) -> None:
         try:
@@ -84,17 +126,23 @@ class Staging:
             if problem.errno not in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
                 raise
         else:
-            _remove(self.folder)
+            remove(self.folder)
             return
-        aside = self.out.parent / _hidden_name(self.out, _OLD)
+        aside = self.out.parent / hidden_name(self.out, OLD)
         try:
             self.out.rename(aside)
             self.folder.rename(self.out)
         except BaseException:  # an interrupt too
             if os.path.lexists(aside) and not os.path.lexists(self.out):
-                aside.rename(self.out)
+                try:
+                    aside.rename(self.out)
+                except OSError as problem:
+                    raise OutputError(
+                        f"cannot write {self.out}: {problem.strerror}. As it was before it lies in {aside}; the next "
+                        "run puts it back"
+                    ) from problem
             raise
-        _remove(aside)
+        remove(aside)
 
 
 def normal(out: Path) -> Path:
@@ -106,91 +154,17 @@ def recover(out: Path) -> None:
     """Clean up what killed runs left beside `out`; an old OUT that lost its place gets it back."""
     if not out.parent.is_dir():
         return
-    for aside in _leftovers(out, _OLD):
+    for aside in leftovers(out, OLD):
         if os.path.lexists(out):
-            _remove(aside)
+            remove(aside)
         else:
-            aside.rename(out)
-    for folder in _leftovers(out, _STAGING):
+            with contextlib.suppress(OSError):  # its run is alive and was faster
+                aside.rename(out)
+    for folder in leftovers(out, STAGING):
         if folder.is_symlink() or not folder.is_dir():  # an old OUT that was exchanged but not yet removed
-            _remove(folder)
-            continue
-        with contextlib.suppress(_Held, OSError):  # its owner is alive, or another user
-            lock = _lock(folder)
-            if lock is not None:
-                _remove(folder)
-                _unlock(lock)
-
-
-def _leftovers(out: Path, kind: str) -> Iterator[Path]:
-    prefix = f".{_short(out)}{kind}"
-    yield from sorted(
-        p for p in out.parent.iterdir() if p.name.startswith(prefix) and len(p.name) == len(prefix) + 2 * _TOKEN
-    )
-
-
-def _hidden_name(out: Path, kind: str) -> str:
-    return f".{_short(out)}{kind}{secrets.token_hex(_TOKEN)}"
-
-
-def _short(out: Path) -> str:
-    """OUT's name; one that is too long for a hidden name (255 bytes) is cut and told from others by a digest."""
-    name = os.fsencode(out.name)
-    if len(name) <= 200:
-        return out.name
-    return name[:180].decode(errors="ignore") + hashlib.sha256(name).hexdigest()[:16]
-
-
-def _remove(path: Path) -> None:
-    """Remove a folder with what it holds, or a link or file itself; what cannot be removed stays."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()
-
-
-class _Held(Exception):
-    """The folder is another run's, or already gone."""
-
-
-def _lock(folder: Path) -> int | None:
-    """An exclusive lock on `folder`, released by the kernel when its holder dies; raises _Held.
-
-    None on Windows and on file systems that have no folder locks (NFS): there, staging folders of other runs
-    are left alone.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        return None
-    try:
-        fd = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError as problem:
-        raise _Held from problem
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as problem:
-        os.close(fd)
-        if isinstance(problem, (BlockingIOError, PermissionError)):
-            raise _Held from problem
-        return None
-    return fd
-
-
-def _unlock(lock: int | None) -> None:
-    if lock is not None:
-        os.close(lock)
-
-
-def _sync(path: Path) -> None:
-    if os.name == "nt":
-        return
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+            remove(folder)
+        else:
+            remove_if_left(folder)
 
 
 def _rename(source: Path, target: Path, flags: int) -> None:

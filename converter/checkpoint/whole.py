@@ -1,27 +1,70 @@
-"""A text file that appears whole or stays as it was."""
+"""A file that is what it was or new and whole: written under a hidden name beside it, synced, then renamed."""
 
 from __future__ import annotations
 
 import os
-import shutil
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from converter.errors import OutputError
+from converter.checkpoint.leftovers import WRITING, Held, hidden_name, leftovers, lock, remove_if_left, sync, unlock
+from converter.signals import unbroken
 
 
-def write_whole(file: Path, text: str) -> None:
-    """Write `text`, its line ends as they are, in place of `file`; a link stays one. Raises OutputError."""
-    place = file.resolve()
-    staged = place.parent / f".{place.name}.{os.getpid()}"
+def write_whole(path: Path, data: str | Iterable[bytes | memoryview]) -> None:
+    """Write text as UTF-8, or the pieces of `data`, to `path`; a link is followed, permissions stay. What is no file
+    (a pipe, a terminal) is written to as it is. Raises OSError.
+    """
+    pieces = [data.encode()] if isinstance(data, str) else data
+    place = Path(os.path.realpath(path))
+    mode = _mode(path)
+    if mode is not None and not stat.S_ISREG(mode):
+        with path.open("wb") as file:
+            for piece in pieces:
+                file.write(piece)
+        return
+    with unbroken():
+        for left in leftovers(place, WRITING):
+            remove_if_left(left)
+        staged, held = _begin(place)
+        try:
+            with staged.open("r+b") as file:
+                for piece in pieces:
+                    file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+            if mode is not None:
+                staged.chmod(stat.S_IMODE(mode))
+            staged.replace(place)
+        except BaseException:
+            with suppress(OSError):
+                staged.unlink()
+            raise
+        finally:
+            unlock(held)
+        sync(place.parent)
+
+
+def _mode(path: Path) -> int | None:
     try:
-        with staged.open("x", encoding="utf-8", newline="") as opened:
-            opened.write(text)
-            opened.flush()
-            os.fsync(opened.fileno())
-        if place.exists():
-            shutil.copymode(place, staged)
-        staged.replace(place)
-    except OSError as problem:
-        raise OutputError(f"cannot write {file}: {problem.strerror}") from problem
-    finally:
-        staged.unlink(missing_ok=True)
+        return path.stat().st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _begin(place: Path) -> tuple[Path, int | None]:
+    """An empty file under a hidden name, and its lock."""
+    while True:
+        staged = place.parent / hidden_name(place, WRITING)
+        staged.touch(exist_ok=False)
+        try:
+            with suppress(Held):
+                held = lock(staged)
+                if staged.exists():
+                    return staged, held
+                unlock(held)
+        except OSError:
+            staged.unlink(missing_ok=True)
+            raise
+        # Another run's clean-up came between: take another name.

@@ -10,13 +10,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from converter.checkpoint.digest import Digester
 from converter.checkpoint.header import TensorInfo, build_header, nbytes_of
 from converter.checkpoint.jsonfile import unreadable
-from converter.checkpoint.reader import StoredTensor, preadinto
+from converter.checkpoint.reader import Checkpoint, Stamp, StoredTensor, preadinto
 from converter.errors import InputError
 from converter.findings import error
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BLOCK = 8 << 20  # bytes moved by one system call, so that progress shows and signals are served
-_CANNOT = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
 
 Progress = Callable[[int], None]
 
@@ -71,7 +71,8 @@ def write_safetensors(
 ) -> WrittenFile:
     """Write `tensors` in the order given and sync the file to disk.
 
-    Raises OSError where the disk fails and InputError F109 where a source file is shorter than it was.
+    Raises OSError where the disk fails; of a source file InputError F100 where it cannot be read, and F109 where it is
+    shorter than it was.
     """
     with writing(path, tensors, metadata, digest=digest, progress=progress) as finish:
         return finish()
@@ -105,7 +106,9 @@ def writing(
             for run in _runs(tensors):
                 make = run[0].make
                 if make is None:
-                    _copy(out.fileno(), run, progress, digester)
+                    first, last = run[0].stored, run[-1]
+                    end = last.stored.offset + last.nbytes
+                    _copy(out.fileno(), first.file, first.offset, end, progress, digester)
                     continue
                 made = sum(_write_all(out.fileno(), _bytes(part), progress, digester) for part in make())
                 if made != run[0].nbytes:
@@ -148,21 +151,44 @@ def _runs(tensors: Sequence[OutputTensor]) -> Iterator[list[OutputTensor]]:
         yield run
 
 
-def _copy(out: int, run: list[OutputTensor], progress: Progress, digester: Digester | None) -> None:
-    source, offset = run[0].stored.file, run[0].stored.offset
-    end = offset + sum(t.nbytes for t in run)
-    with source.open("rb", buffering=0) as file:
-        ways = [_by_copy_file_range, _by_sendfile, _by_read_and_write]
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file as it is and sync it.
+
+    Raises OSError where the disk fails; of `source` InputError F100 where it cannot be read, and F109 where it was
+    changed meanwhile.
+    """
+    stamp = Stamp.of(source)
+    with target.open("xb", buffering=0) as out:
+        _copy(out.fileno(), source, 0, stamp.size)
+        os.fsync(out.fileno())
+    if Stamp.of(source) != stamp:
+        raise Checkpoint.changed(source)
+
+
+def _copy(
+    out: int,
+    source: Path,
+    offset: int,
+    end: int,
+    progress: Progress = lambda n: None,
+    digester: Digester | None = None,
+) -> None:
+    """Bytes offset..end-1 of `source`, by the best way that this system has for the two files. Why a way failed it does
+    not say, not even on which side; the last one, which reads and writes, does.
+    """
+    ways = [_by_copy_file_range, _by_sendfile, _by_read_and_write]
+    with _opened(source) as file:
         while offset < end:
+            count = min(BLOCK, end - offset)
             try:
-                moved = ways[0](file.fileno(), out, offset, min(BLOCK, end - offset))
-            except OSError as problem:
-                if problem.errno in _CANNOT and len(ways) > 1:
-                    del ways[0]
-                    continue
-                _raise_if_unreadable(source, file.fileno(), offset)
-                raise
-            if moved == 0 and len(ways) > 1:  # the end of the file, or a file system that this way cannot read
+                moved = ways[0](file.fileno(), out, offset, count)
+            except _Unreadable as problem:
+                raise unreadable(source, problem) from problem
+            except OSError:
+                if len(ways) == 1:
+                    raise
+                moved = 0
+            if moved == 0 and len(ways) > 1:  # or the end of the file, or a file system that this way cannot read
                 del ways[0]
                 continue
             if moved == 0:
@@ -174,12 +200,15 @@ def _copy(out: int, run: list[OutputTensor], progress: Progress, digester: Diges
                 digester.advance(moved)
 
 
-def _raise_if_unreadable(source: Path, fd: int, offset: int) -> None:
-    """A copy that failed does not say which side failed: try the reading alone."""
+def _opened(source: Path) -> FileIO:
     try:
-        preadinto(fd, memoryview(bytearray(1)), offset)
+        return source.open("rb", buffering=0)
     except OSError as problem:
         raise unreadable(source, problem) from problem
+
+
+class _Unreadable(OSError):
+    """It was the reading that failed."""
 
 
 def _by_copy_file_range(source: int, out: int, offset: int, count: int) -> int:
@@ -196,7 +225,10 @@ def _by_sendfile(source: int, out: int, offset: int, count: int) -> int:
 
 def _by_read_and_write(source: int, out: int, offset: int, count: int) -> int:
     buffer = memoryview(bytearray(count))
-    got = preadinto(source, buffer, offset)
+    try:
+        got = preadinto(source, buffer, offset)
+    except OSError as problem:
+        raise _Unreadable(*problem.args) from problem
     view = buffer[:got]
     while view:
         view = view[os.write(out, view) :]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from converter.cli.common import CONTEXT, VERSION, fail, interruptible, reader_may_leave
+from converter.cli.common import CONTEXT, VERSION, fail, reader_may_leave
+from converter.signals import interruptible
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -22,7 +23,7 @@ def card_command(folder: Path, repo: str, out: Path | None) -> None:
     measured and where it came from. FOLDER/README.md is kept, but for the sections between this tool's markers, which
     are renewed.
     """
-    from converter.errors import Eagle3Error
+    from converter.errors import Eagle3Error, OutputError
     from converter.report.text import Printer
 
     try:
@@ -33,7 +34,10 @@ def card_command(folder: Path, repo: str, out: Path | None) -> None:
             if card and out is not None:
                 from converter.checkpoint.whole import write_whole
 
-                write_whole(out, card)
+                try:
+                    write_whole(out, card)
+                except OSError as problem:
+                    raise OutputError(f"cannot write {out}: {problem.strerror or problem}") from problem
     except Eagle3Error as problem:
         with reader_may_leave():
             Printer(sys.stderr).failed(problem)

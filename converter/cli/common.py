@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -16,20 +15,6 @@ from converter.version import __version__
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 VERSION = click.version_option(__version__, prog_name="eagle3-convert")
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """SIGTERM unwinds like Ctrl-C, so that the staging folder is removed."""
-
-    def stop(*_: Any) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def open_streams() -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from converter.cli.common import CONTEXT, fail, interruptible, reader_may_leave
+from converter.cli.common import CONTEXT, fail, reader_may_leave
+from converter.signals import interruptible
 
 if TYPE_CHECKING:
     from converter.errors import Eagle3Error

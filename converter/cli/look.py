@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from converter.cli.common import CONTEXT, VERSION, fail, interruptible, reader_may_leave
+from converter.cli.common import CONTEXT, VERSION, fail, reader_may_leave
+from converter.signals import interruptible
 
 _T = TypeVar("_T")
 _PATH = click.Path(path_type=Path)
@@ -64,12 +64,13 @@ def inspect_command(
         return inspect(source, Asked(engines, rest["target"], rest["target_arch"], dialect))
 
     found = run_work(work, rest["mappings"], as_json)
+    from converter.checkpoint.jsonfile import dumped
     from converter.report.inspected import InspectPrinter
     from converter.report.inspected import as_json as document
 
     with reader_may_leave():
         if as_json:
-            click.echo(json.dumps(document(found), indent=2))
+            click.echo(dumped(document(found)), nl=False)
         else:
             InspectPrinter(sys.stdout, verbose).inspected(found)
 
@@ -86,12 +87,13 @@ def run_work(work: Callable[[], _T], mappings: tuple[Path, ...], as_json: bool) 
                 loading.add(path)
             return work()
     except Eagle3Error as problem:
+        from converter.checkpoint.jsonfile import dumped
         from converter.report.document import error_json
         from converter.report.text import Printer
 
         if as_json:
             with reader_may_leave():
-                click.echo(json.dumps(error_json(problem), indent=2))
+                click.echo(dumped(error_json(problem)), nl=False)
         with reader_may_leave():
             Printer(sys.stderr).failed(problem)
         sys.exit(problem.exit_code)
@@ -117,12 +119,13 @@ def diff_command(a: str, b: str, as_json: bool, verbose: bool, **rest: Any) -> N
         return diff(a, b, Asked(target=rest["target"], target_arch=rest["target_arch"]))
 
     found = run_work(work, rest["mappings"], as_json)
+    from converter.checkpoint.jsonfile import dumped
     from converter.report.differing import DiffPrinter
     from converter.report.differing import as_json as document
 
     with reader_may_leave():
         if as_json:
-            click.echo(json.dumps(document(found), indent=2))
+            click.echo(dumped(document(found)), nl=False)
         else:
             DiffPrinter(sys.stdout, verbose).differing(found)
     sys.exit(0 if found.same else 1)

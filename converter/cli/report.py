@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from converter.cli.common import CONTEXT, fail
+from converter.signals import interruptible
 
 
 @click.command("report", context_settings=CONTEXT)
@@ -16,6 +17,7 @@ from converter.cli.common import CONTEXT, fail
 def report_command(file: Path, out: Path) -> None:
     """Lay out a JSON report (of --report or --json), of one drafter or of several, as a page or as Markdown."""
     from converter.checkpoint.jsonfile import read_object
+    from converter.checkpoint.whole import write_whole
     from converter.errors import Eagle3Error
     from converter.report.files import LAYOUTS
     from converter.report.several import SCHEMA
@@ -37,6 +39,9 @@ def report_command(file: Path, out: Path) -> None:
     except (LookupError, TypeError, ValueError, ArithmeticError):
         fail(3, f"{file} is no report of eagle3-convert: its parts do not fit each other")
     try:
-        out.write_text(text, encoding="utf-8")
+        with interruptible():
+            write_whole(out, text)
+    except KeyboardInterrupt:
+        fail(130, f"interrupted; {out} is whole: as it was before, or new")
     except OSError as problem:
         fail(4, f"cannot write {out}: {problem.strerror}")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from converter.cli.common import CONTEXT, VERSION, fail, interruptible
+from converter.cli.common import CONTEXT, VERSION, fail
+from converter.signals import interruptible
 
 if TYPE_CHECKING:
     from converter.capture.make import Made, Plan

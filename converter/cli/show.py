@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from converter.cli.common import fail, interruptible, reader_may_leave
+from converter.cli.common import fail, reader_may_leave
+from converter.signals import interruptible
 
 if TYPE_CHECKING:
     from converter.baseline import Baseline
@@ -45,7 +45,7 @@ class Show:
             self._check_file()
             with interruptible():
                 report = work()
-            self._write(report)
+                self._write(report)
         except Eagle3Error as problem:
             self._failed(problem)
             sys.exit(problem.exit_code)
@@ -120,29 +120,34 @@ class Show:
 
     def _write(self, report: Any) -> None:
         if self._as_json:
+            from converter.checkpoint.jsonfile import dumped
+
             with reader_may_leave():
-                click.echo(json.dumps(self._document(report), indent=2))
+                click.echo(dumped(self._document(report)), nl=False)
         if self._file is not None:
+            from converter.checkpoint.whole import write_whole
             from converter.errors import OutputError
 
             try:
-                self._file.write_text(self._writers()[self._file.suffix](report), encoding="utf-8")
+                write_whole(self._file, self._writers()[self._file.suffix](report))
             except OSError as problem:
                 raise OutputError(f"cannot write {self._file}: {problem.strerror}") from problem
 
     def _failed(self, problem: Any) -> None:
         if self._as_json:
+            from converter.checkpoint.jsonfile import dumped
             from converter.report.document import error_json
 
             with reader_may_leave():
-                click.echo(json.dumps(error_json(problem), indent=2))
+                click.echo(dumped(error_json(problem)), nl=False)
         if self._file is not None and problem.exit_code != 2 and self._file.parent.is_dir():
+            from converter.checkpoint.whole import write_whole
             from converter.report.files import FAILURES
 
             write = FAILURES.get(self._file.suffix)
             with suppress(OSError):  # perhaps just what failed; the exit code is that of the problem itself
                 if write is not None:
-                    self._file.write_text(write(problem), encoding="utf-8")
+                    write_whole(self._file, write(problem))
         from converter.report.text import Printer
 
         with reader_may_leave():

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from converter.cli.common import CONTEXT, fail, interruptible
+from converter.cli.common import CONTEXT, fail
+from converter.signals import interruptible
 
 if TYPE_CHECKING:
     from converter.upkeep.package import Package

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 from converter.checkpoint.header import MAX_HEADER, Header, parse_file
 from converter.checkpoint.jsonfile import read_object
 from converter.checkpoint.reader import INDEX, SINGLE, Checkpoint, StoredTensor, open_checkpoint
+from converter.checkpoint.whole import write_whole
 from converter.hub.ids import HubId
 from converter.hub.refusals import NoRanges, explained, not_cached
 from converter.hub.snapshot import CONFIG, LIBRARY, Snapshot, cached, look_up, persistently
@@ -85,7 +86,7 @@ def open_weights(named: HubId) -> Checkpoint | None:
             if whole is not None:
                 return open_checkpoint(whole)
             found.append(look_up(named, named.file(CONFIG)))
-            _write(kept, _read_headers(found[0]))
+            write_whole(kept, json.dumps(_read_headers(found[0])))
         headers = {file: _parsed(named, file, entry) for file, entry in read_object(kept).items()}
         return RangedCheckpoint(headers, folder, fetch) if headers else None
 
@@ -221,12 +222,6 @@ def _folder(named: HubId) -> Path:
     from huggingface_hub import cached_assets_path
 
     return cached_assets_path("eagle3-convert", named.repo, f"{named.revision}/{named.path}".rstrip("/"))
-
-
-def _write(path: Path, document: object) -> None:
-    part = path.with_suffix(f".{os.getpid()}.part")
-    part.write_text(json.dumps(document), encoding="utf-8")
-    part.replace(path)
 
 
 @contextmanager

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from converter.checkpoint.jsonfile import dumped
 from converter.errors import Eagle3Error
 from converter.report import document, junit, sarif, several
 from converter.report.several import Several
@@ -15,7 +15,7 @@ Document = Mapping[str, Any]
 
 
 def _json(found: Document) -> str:
-    return json.dumps(found, indent=2) + "\n"
+    return dumped(found)
 
 
 def _html(found: Document) -> str:

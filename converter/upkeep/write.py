@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from converter.checkpoint.whole import write_whole
 from converter.errors import OutputError, UsageError
 from converter.rules import loading
 from converter.rules.engine import known_releases
@@ -149,10 +150,8 @@ def with_known(text: str, release: str) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.new")
     try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        write_whole(path, text)
     except OSError as problem:
         raise OutputError(f"cannot write {path}: {problem.strerror}") from problem
 
@@ -174,7 +173,7 @@ def write_mapping(found: Renewal, path: Path) -> None:
         *(f"  - {json.dumps(row, ensure_ascii=False)}" for row in (*found.rows, *ended)),
     ]
     try:
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_whole(path, "\n".join(lines) + "\n")
     except OSError as problem:
         raise OutputError(f"cannot write {path}: {problem.strerror}") from problem
     loading.add(path)  # so that what was written is known to be taken

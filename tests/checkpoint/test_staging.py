@@ -113,8 +113,8 @@ def test_without_commit_nothing_is_left(problem: BaseException | None, before: b
 
 def test_everything_is_synced_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
-    sync, rename = staging._sync, staging._rename
-    monkeypatch.setattr(staging, "_sync", lambda p: (done.append(p.name), sync(p)))
+    sync, rename = staging.sync, staging._rename
+    monkeypatch.setattr(staging, "sync", lambda p: (done.append(p.name), sync(p)))
     monkeypatch.setattr(staging, "_rename", lambda *a: (done.append("rename"), rename(*a)))
     with Staging(tmp_path / "out") as stage:
         fill(stage.folder, "new")
@@ -458,7 +458,7 @@ def test_odd_names(case: str, how: str, tmp_path: Path, monkeypatch: pytest.Monk
 def test_names_that_begin_alike_are_told_apart(pair: tuple[str, str], tmp_path: Path) -> None:
     """The old OUT of one run must never come back under the name of another."""
     first, second = (tmp_path / name for name in pair)
-    aside = tmp_path / staging._hidden_name(first, staging._OLD)
+    aside = tmp_path / staging.hidden_name(first, staging.OLD)
     try:
         old(aside)
     except OSError:

@@ -149,7 +149,7 @@ def test_each_way_is_really_taken(name: str, sources: dict[str, Checkpoint], tmp
     assert set(calls) == {"_by_" + name.replace(" ", "_")}
 
 
-@pytest.mark.parametrize("number", [errno.EINVAL, errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM])
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EIO])
 @pytest.mark.parametrize("after", [0, 3])
 def test_a_way_that_fails_on_the_way(
     number: int, after: int, sources: dict[str, Checkpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -175,11 +175,11 @@ def _raise(problem: BaseException) -> int:
 
 def _fail_after(monkeypatch: pytest.MonkeyPatch, count: int, fail: Callable[[], int]) -> None:
     """copy_file_range works `count` times, by reading and writing, and then does `fail`."""
-    calls = [0]
+    calls, read_and_write = [0], writer._by_read_and_write
 
     def copy(source: int, out: int, size: int, offset: int) -> int:
         calls[0] += 1
-        return writer._by_read_and_write(source, out, offset, size) if calls[0] <= count else fail()
+        return read_and_write(source, out, offset, size) if calls[0] <= count else fail()
 
     monkeypatch.setattr(os, "copy_file_range", copy, raising=False)
 
@@ -234,7 +234,12 @@ def test_memory_stays_at_a_few_buffers(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_disk_that_fails(
     number: int, digest: bool, sources: dict[str, Checkpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _fail_after(monkeypatch, 2, lambda: _raise(OSError(number, os.strerror(number))))
+    def fail(*_: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    _fail_after(monkeypatch, 2, fail)
+    monkeypatch.setattr(writer, "_by_sendfile", fail)
+    monkeypatch.setattr(writer, "_by_read_and_write", fail)
     monkeypatch.setattr(writer, "BLOCK", 500)
     tensors = outputs(sources, ORDERS[0])
     problem = within(10, lambda: write_safetensors(tmp_path / "out", tensors, {}, digest=digest))
@@ -291,7 +296,7 @@ def test_a_source_cut_short_while_it_is_copied(
 def test_a_source_that_is_gone(sources: dict[str, Checkpoint], tmp_path: Path) -> None:
     (tmp_path / "two").unlink()
     problem = within(10, lambda: write_safetensors(tmp_path / "out", outputs(sources, ORDERS[0]), {}))
-    assert isinstance(problem, FileNotFoundError)
+    assert isinstance(problem, InputError) and problem.finding.code == "F100"
     assert not digest_threads()
 
 

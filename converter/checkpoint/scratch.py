@@ -1,0 +1,66 @@
+"""Folders for temporary files that go with the process, also where it was killed: then the next one removes them."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from converter.checkpoint.leftovers import Held, lock, remove, remove_if_left, unlock
+from converter.errors import OutputError
+from converter.signals import unbroken
+
+_PREFIX = "eagle3-pickle-"
+
+
+class Scratch:
+    """A folder that nobody else may enter (TMPDIR says where), removed with this object or when the process ends."""
+
+    def __init__(self) -> None:
+        """Raises OutputError where there can be none."""
+        with unbroken(), writing_to_scratch():
+            _clean()
+            while True:
+                self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+                with suppress(Held):
+                    held = lock(self.folder)
+                    if self.folder.exists():
+                        break
+                    unlock(held)
+            self._end = weakref.finalize(self, _end, self.folder, held, os.getpid())
+
+    def close(self) -> None:
+        self._end()
+
+
+@contextmanager
+def writing_to_scratch() -> Iterator[None]:
+    """OSErrors inside are those of the folder for temporary files: raised as OutputError."""
+    try:
+        yield
+    except OSError as problem:
+        raise OutputError(
+            f"cannot write a temporary copy to {tempfile.gettempdir()}: {problem.strerror or problem}; TMPDIR names "
+            "another folder"
+        ) from problem
+
+
+def _end(folder: Path, held: int | None, owner: int) -> None:
+    if os.getpid() == owner:  # and not a fork of it
+        remove(folder)
+        unlock(held)
+
+
+def _clean() -> None:
+    """What killed processes of the same user left."""
+    if not hasattr(os, "getuid"):
+        return
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            found = folder.lstat()
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+                remove_if_left(folder)

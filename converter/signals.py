@@ -1,0 +1,51 @@
+"""Signals that end the command: they unwind it as Ctrl-C does, and wait while something is half done."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+# Ctrl-C, `kill`, and a terminal that was closed.
+_ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise KeyboardInterrupt, so that the staging folder is removed. What is ignored
+    (`nohup`) stays so.
+    """
+
+    def stop(*_: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = {n: signal.getsignal(n) for n in _ENDING}
+    for number, handler in before.items():
+        if handler is signal.SIG_DFL:
+            signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def unbroken() -> Iterator[None]:
+    """A signal that comes inside is answered at the end of the block: for steps that are short and belong together."""
+    if threading.current_thread() is not threading.main_thread():  # others are never interrupted
+        yield
+        return
+    came: list[int] = []
+    before = {n: h for n in _ENDING if callable(h := signal.getsignal(n))}
+    try:
+        for number in before:
+            signal.signal(number, lambda number, _: came.append(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])

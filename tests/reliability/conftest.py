@@ -1,0 +1,55 @@
+"""What the tests here share, and the table of their figures at the end (docs/reliability.md)."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import Counter
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.reliability.rooms import Command
+
+
+@pytest.fixture(scope="session")
+def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    started = Command(tmp_path_factory.mktemp("command"))
+    yield started
+    started.close()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Rows of Markdown: what was done, over all forms of the drafter, and how OUT was found afterwards."""
+    rows: dict[str, Counter[str]] = {}
+    for kind in ("passed", "failed"):
+        for report in terminalreporter.stats.get(kind, []):
+            for name, (what, figures) in report.user_properties:
+                if name == "figures":
+                    rows.setdefault(what, Counter()).update(figures)
+                    rows[what]["failed"] += kind == "failed"
+    if not rows:
+        return
+    say = terminalreporter.write_line
+    say(f"\n{date.today()}, {platform.system()} {platform.release()}, {os.cpu_count()} cores, {_file_system()}")
+    say("| what | runs | OUT absent | old | new | torn |\n|---|---|---|---|---|---|")
+    for what, found in sorted(rows.items()):
+        states = [found[s] for s in ("absent", "old", "new")]
+        failed = f" ({found['failed']} tests FAILED)" if found["failed"] else ""
+        say(f"| {what}{failed} | {' | '.join(f'{n:,}' for n in (sum(states), *states, found['torn']))} |")
+
+
+def _file_system() -> str:
+    """Of the folder for temporary files."""
+    import tempfile
+
+    place = Path(tempfile.gettempdir()).resolve()
+    found = ("", "unknown")
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mount, kind = line.split()[:3]
+        if (place == Path(mount) or Path(mount) in place.parents) and len(mount) > len(found[0]):
+            found = (mount, kind)
+    return found[1]
