@@ -184,7 +184,7 @@ def differences(document: Mapping[str, Any], files: Mapping[str, Listed], weight
             said.append(f"{name} has {file.size:,} bytes, not {size if isinstance(size, int) else '?'}")
         elif digest and file.sha256() != digest:
             said.append(f"{name} has other contents")
-    names = {row.get("name") for row in rows}
+    names = [row.get("name") for row in rows]  # of any type: nobody has checked them
     return said + [f"{name} was not there" for name in files if name in weights and name not in names]
 
 
