@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from converter.checkpoint.paths import real
 from converter.errors import OutputError, UsageError
 from converter.findings import Finding, judge
 from converter.rules import loading
@@ -173,9 +174,9 @@ def place(where: str, folder: Path, file: Path) -> str:
 
 def _relative(path: Path, file: Path) -> str:
     try:
-        return Path(os.path.relpath(path.resolve(), file.resolve().parent)).as_posix()
+        return Path(os.path.relpath(real(path), real(file).parent)).as_posix()
     except ValueError:  # another drive
-        return path.resolve().as_posix()
+        return real(path).as_posix()
 
 
 # --- the file -----------------------------------------------------------------------------------------------------

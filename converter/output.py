@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from converter import seal
+from converter.checkpoint.paths import real
 from converter.checkpoint.reader import INDEX
 from converter.checkpoint.writer import OutputTensor, WrittenFile, write_safetensors
 from converter.drafter.drafter import Drafter
@@ -30,7 +31,7 @@ class Progress(Protocol):
 
 def check_out(given: Path, given_source: str, force: bool) -> None:
     """Raises UsageError where OUT may not be written: it exists, or lies in IN, or IN in it."""
-    out, source = given.resolve(), Path(given_source).resolve()
+    out, source = real(given), real(Path(given_source))
     if out == source or out in source.parents:
         raise UsageError(f"OUT {given} is or holds IN {given_source}; IN is never written to")
     if source in out.parents and source.is_dir():

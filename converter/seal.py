@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from converter.checkpoint.jsonfile import read_object
+from converter.checkpoint.jsonfile import read_config
 from converter.checkpoint.writer import WrittenFile
 from converter.drafter.target import Target
 from converter.errors import InputError
@@ -114,7 +114,7 @@ def rule_digests() -> dict[str, str]:
 def read_seal(folder: Path) -> dict[str, Any] | None:
     """The seal in `folder`; None where there is no readable one."""
     try:
-        document = read_object(folder / NAME)
+        document = read_config(folder / NAME)
     except InputError:
         return None
     return document if document.get("schema") == SCHEMA else None

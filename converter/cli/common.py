@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
+from converter.report.words import clean
 from converter.version import __version__
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -42,7 +43,7 @@ def open_streams() -> None:
 
 def fail(code: int, message: str) -> NoReturn:
     try:
-        click.echo(f"error  {message}", err=True)
+        click.echo(f"error  {clean(message)}", err=True)
     except OSError:  # then the exit code alone says it
         _give_up()
     sys.exit(code)

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,13 @@ from typing import Any
 _NEVER = (
     "socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname", "urllib.Request",
     "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "pty.spawn",
-    "pickle.find_class", "os.kill", "os.chmod", "os.chown", "os.setxattr", "os.putenv",
+    "pickle.find_class", "os.kill", "os.chmod", "os.chown", "os.setxattr",
 )  # fmt: skip
-_CHANGES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.utime")
+# Which arguments are a path that is changed, and the descriptor of the folder that it is relative to.
+_CHANGES = {
+    "os.remove": ((0, 1),), "os.rmdir": ((0, 1),), "os.mkdir": ((0, 2),), "os.truncate": ((0, None),), "os.utime": ((0, 3),),
+    "os.rename": ((0, 2), (1, 3)), "os.link": ((1, 3),), "os.symlink": ((1, 2),),
+}  # fmt: skip
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CODE = (".py", ".pyc", ".so", ".pth")
 
@@ -37,13 +42,18 @@ def watched(*folders: Path) -> Iterator[None]:
         sys.addaudithook(_hook)
         _hooked = True
     _breaches.clear()
-    _folders = tuple(f"{folder.resolve()}{os.sep}" for folder in folders)
+    _folders = tuple(map(_real, folders))
     try:
         yield
     finally:
         _folders = None
     if _breaches:  # one that was raised and caught on the way
         raise Breach(_breaches[0])
+
+
+@cache
+def _real(folder: Path) -> str:
+    return f"{folder.resolve()}{os.sep}"
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
@@ -58,8 +68,9 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
     elif event == "os.mkdir" and os.path.isdir(args[0]):  # noqa: PTH112 - asked for whether it is there or not
         pass
     elif event in _CHANGES:
-        for path in args[: 2 if event == "os.rename" else 1]:
-            _inside(event, path)
+        for at, base in _CHANGES[event]:
+            relative = base is not None and isinstance(args[base], int) and args[base] >= 0
+            _inside(event, f"/proc/self/fd/{args[base]}/{os.fsdecode(args[at])}" if relative else args[at])
     elif event in ("exec", "compile"):
         file = getattr(args[0], "co_filename", None) if event == "exec" else args[1]
         if isinstance(file, (str, bytes)) and _is_inside(file):

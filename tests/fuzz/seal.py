@@ -22,7 +22,7 @@ _WORDS = (
     "LlamaForCausalLM", "measured", ["sglang==0.5.23"], [{"engine": "vllm==0.33.0"}], [{"name": "config.json", "size": 0}],
     {"name": "LlamaForCausalLM", "architecture": "LlamaForCausalLM", "layers": 6}, ["C999", "\x1b[2J"],
 )  # fmt: skip
-_EVERY = 32  # a validation costs as much as some hundred readings
+_EVERY = 400  # a validation costs as much as some hundred readings
 
 
 @cache
