@@ -6,7 +6,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint test-engines test-real test-browser test-gpu bench clean
+.PHONY: demo test lint test-engines test-real test-browser test-gpu bench fuzz audit clean
+
+# Of make fuzz: executions of each target of atheris, examples of each of hypothesis, and which targets (all).
+RUNS ?= 100000
+EXAMPLES ?= 10000
+TARGETS ?=
 
 $(READY): pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -51,6 +56,16 @@ bench: $(READY)
 	$(BIN)/python benchmarks/convert.py
 	$(BIN)/python benchmarks/validate.py
 	$(BIN)/python benchmarks/forward.py
+
+# Hostile files by mutation (tests/fuzz); prints the table of docs/reliability.md. TARGETS="header seal" are fewer.
+fuzz: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[torch,test,fuzz]'
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.run $(TARGETS) --runs $(RUNS) --examples $(EXAMPLES)
+
+# Known vulnerabilities of what is installed in .venv; needs the network.
+audit: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[torch,test,audit]'
+	$(BIN)/python -m pip_audit --local --skip-editable
 
 clean:
 	rm -rf $(VENV) demo-out build dist *.egg-info

@@ -45,7 +45,8 @@ def read_object(path: Path, pipe: bool = False) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The JSON object in a config.json or a seal, whose values are told to people. Raises InputError as `read_object` does."""
+    """The JSON object in a config.json or a seal,
+    whose values are told to people. Raises InputError as `read_object` does."""
     document = read_object(path)
     longest = max(map(len, _texts(document)), default=0)
     if longest > _LONGEST_TEXT:
@@ -100,7 +101,7 @@ def parse(text: bytes) -> Any:
 def _deeper(document: Any, depth: int) -> bool:
     """Whether more than `depth` objects and lists lie within each other."""
     level = [document]
-    for _ in range(depth + 1):
+    for _ in range(depth):
         level = [
             part
             for node in level

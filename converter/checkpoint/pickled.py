@@ -128,7 +128,13 @@ def _refuse_compressed(file: Path, source: Path | BinaryIO, size: int) -> None:
         total = sum(e.file_size for e in archive.infolist())
     if packed or total > size:
         raise InputError(
-            error("F114", f"{file.name} has compressed entries, which torch never writes", where=str(file))
+            error(
+                "F114",
+                f"{file.name} has compressed or overlapping entries, which torch never writes",
+                where=str(file),
+                found=f"{total:,} bytes of entries in a file of {size:,}",
+                fix=("save the tensors again with torch.save, or with safetensors",),
+            )
         )
     if not isinstance(source, Path):
         source.seek(0)

@@ -56,7 +56,7 @@ def _code(file: str, classes: list[str]) -> Finding:
         f"{file} names code to be run: {classes[0]}",
         where=f"{_CODE} in {file}",
         found=", ".join(classes[:4]),
-        why="a program that is told to trust it runs what the drafter's author wrote; nothing of it is run or carried over",
+        why="a program that is told to trust it runs what its author wrote; nothing of it is run or carried over here",
         fix=("nothing, if the drafter is served by an engine: it runs its own classes, with the target's tokenizer",),
     )
 

@@ -135,19 +135,23 @@ def parse(text: bytes, where: str) -> Mapping[str, Any]:
     try:
         document = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as problem:
-        # PyYAML 6.0.3 lets through what its own constructors meet: `2024-99-99`, `!!int x`, `!!bool x`, `!!timestamp x`.
+        # PyYAML 6.0.3 lets through what its own constructors meet: `2024-99-99`, `!!int x`, `!!bool x`,
+        # `!!timestamp x`.
         raise RulesError(f"{where}: {problem}") from problem
     except RecursionError as problem:
         raise RulesError(f"{where}: it is nested too deeply") from problem
     if not isinstance(document, dict):
         raise RulesError(f"{where}: expected a mapping")
     if not _small(document):
-        raise RulesError(f"{where}: it refers to itself, is nested too deeply or holds more than {_MOST_NODES:,} values")
+        raise RulesError(
+            f"{where}: it refers to itself, is nested too deeply or holds more than {_MOST_NODES:,} values"
+        )
     return document
 
 
 def _small(document: Any) -> bool:
-    """Whether what walks all of a document comes to an end soon: an alias is one object, however often it stands there."""
+    """Whether what walks all of a document comes to an end soon: an alias is one object,
+    however often it stands there."""
     level, count = [document], 0
     for _ in range(_DEEPEST):
         parts = (p for n in level if isinstance(n, dict | list) for p in (n.values() if isinstance(n, dict) else n))

@@ -29,7 +29,8 @@ from tests.fuzz.mutation import mutate_json
 from tests.support import DATA, quiet
 
 _DRAFTERS = (
-    "drafters/a_plain", "drafters/g_aux024", "producers/specforge_hf", "producers/angelslim", "producers/modelopt_layers",
+    "drafters/a_plain", "drafters/g_aux024", "producers/specforge_hf", "producers/angelslim",
+    "producers/modelopt_layers",
     "producers/automodel_mla", "producers/specforge_peagle", "producers/speculators_010",
 )  # fmt: skip
 _TARGET = DATA / "target-tiny"
@@ -37,7 +38,8 @@ _ENGINES = ("sglang", "vllm", "tensorrt-llm", "llama.cpp")
 # Text that means something to one of the dialects.
 _WORDS = (
     "LlamaForCausalLM", "DeepseekV3ForCausalLM", "GptOssForCausalLM", "eagle3", "peagle", "gelu", "full_attention",
-    "sliding_attention", {"rope_type": "llama3", "factor": 8.0}, [1, 3, 5], [0, 2, 4], [5, 3, 1], [-1], "bfloat16", 512, 384,
+    "sliding_attention", {"rope_type": "llama3", "factor": 8.0}, [1, 3, 5], [0, 2, 4], [5, 3, 1], [-1], "bfloat16",
+    512, 384,
     {"quant_method": "fp8"}, {"eagle_aux_hidden_state_layer_ids": [1, 2, 3], "use_aux_hidden_state": True},
 )  # fmt: skip
 
@@ -138,7 +140,8 @@ def _tokens(index: int, data: bytes) -> None:
 
 
 _WAYS: tuple[Callable[[int, bytes], None], ...] = (
-    *[_look] * 20, *map(_looked_at_by, _ENGINES), _told, _converted, _inspected, _inspected, _targets, _targets, _tokens, _tokens,
+    *[_look] * 20, *map(_looked_at_by, _ENGINES), _told, _converted, _inspected, _inspected, _targets, _targets,
+    _tokens, _tokens,
 )  # fmt: skip
 assert len(_WAYS) == 32
 _OFTEN = [way for way, run in enumerate(_WAYS) if run in (_look, _targets, _tokens)]
@@ -185,6 +188,4 @@ def mutate(data: bytes, random: Random) -> bytes | None:
 
 def folders() -> tuple[Path, ...]:
     """Where it may write."""
-    return tuple(_folder(i)[0] for i in range(len(_DRAFTERS))) + (_out(), _target()[0], _target()[1].path.parent)
-
-
+    return (*tuple(_folder(i)[0] for i in range(len(_DRAFTERS))), _out(), _target()[0], _target()[1].path.parent)

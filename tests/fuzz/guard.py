@@ -18,7 +18,8 @@ _NEVER = (
 )  # fmt: skip
 # Which arguments are a path that is changed, and the descriptor of the folder that it is relative to.
 _CHANGES = {
-    "os.remove": ((0, 1),), "os.rmdir": ((0, 1),), "os.mkdir": ((0, 2),), "os.truncate": ((0, None),), "os.utime": ((0, 3),),
+    "os.remove": ((0, 1),), "os.rmdir": ((0, 1),), "os.mkdir": ((0, 2),), "os.truncate": ((0, None),),
+    "os.utime": ((0, 3),),
     "os.rename": ((0, 2), (1, 3)), "os.link": ((1, 3),), "os.symlink": ((1, 2),),
 }  # fmt: skip
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -65,7 +66,7 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
             _inside(event, path)
         elif isinstance(path, (str, bytes)) and os.fsdecode(path).endswith(_CODE) and _is_inside(path):
             _breach(f"opened code: {path!r}")
-    elif event == "os.mkdir" and os.path.isdir(args[0]):  # noqa: PTH112 - asked for whether it is there or not
+    elif event == "os.mkdir" and os.path.isdir(args[0]):  # noqa: PTH112 - whatever is given
         pass
     elif event in _CHANGES:
         for at, base in _CHANGES[event]:

@@ -11,7 +11,7 @@ import atheris
 with atheris.instrument_imports(include=["converter"], enable_loader_override=False):
     target = importlib.import_module(f"tests.fuzz.{sys.argv[1]}")
 
-from tests.fuzz.guard import watched  # noqa: E402
+from tests.fuzz.guard import watched
 
 _STRUCTURED = 0.8  # of the mutations; the others are libFuzzer's own, of bytes
 

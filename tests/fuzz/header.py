@@ -14,7 +14,6 @@ from converter.checkpoint.header import DTYPE_BITS, build_header, parse_file, pa
 from converter.errors import InputError
 from tests.fuzz.mutation import mutated, text_of
 
-
 _FILE = Path("model.safetensors")
 # Of a header that is accepted the library must make the same; these dtypes are newer than some releases of it.
 _KNOWN = frozenset(DTYPE_BITS) - {"F8_E4M3FNUZ", "F8_E5M2FNUZ", "C64", "F4", "F6_E2M3", "F6_E3M2", "F8_E8M0"}
@@ -27,7 +26,8 @@ def seeds() -> list[bytes]:
     documents: list[tuple[Any, int]] = [
         ({}, 0),
         ({"a": tensor("F32", [1], 0, 4)}, 4),
-        ({"__metadata__": {"format": "pt"}, "fc.weight": tensor("BF16", [2, 3], 0, 12), "d2t": tensor("I64", [2], 12, 28)}, 28),
+        ({"__metadata__": {"format": "pt"}, "fc.weight": tensor("BF16", [2, 3], 0, 12), "d2t": tensor("I64", [2], 12,
+        28)}, 28),
         ({"e": tensor("F16", [0, 4], 0, 0), "s": tensor("BOOL", [], 0, 1), "q": tensor("F4", [2], 1, 2)}, 2),
     ]  # fmt: skip
     return [_packed(json.dumps(document).encode(), bytes(size)) for document, size in documents]

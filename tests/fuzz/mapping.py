@@ -25,10 +25,14 @@ _SMALL: tuple[dict[str, Any], ...] = (
     {"engine": "llama.cpp", "releases": [{"range": ">=1", "norm_eps": 1.0e-6}]},
 )
 _ODD = (
-    "a: &a [x]\nb: *a\n", "dialect: &d {d: *d}\n", "dialect: !!python/object/apply:os.system [id]\n", "- &x [*x]\n", "? [a]\n: b\n",
-    "dialect: eagle\ndialect: x\n", "<<: [{a: 1}, {a: 2}]\ndialect: eagle\n", "dialect: 2024-01-01\n", "1: 2\n", "%YAML 9.9\n---\n",
-    "dialect: eagle\n---\ndialect: eagle\n", "dialect: !!binary aGk=\n", "dialect: eagle\nignore: !!set {a, b}\n", "\t- x", "dialect: 0o7",
-    "dialect: eagle\nreleases: &r [{range: '>=1', ignore: {a: b}}]\nignore: {x: *r}\n", "dialect: eagle\nignore: {1.5: a, yes: b}\n",
+    "a: &a [x]\nb: *a\n", "dialect: &d {d: *d}\n", "dialect: !!python/object/apply:os.system [id]\n", "- &x [*x]\n",
+    "? [a]\n: b\n",
+    "dialect: eagle\ndialect: x\n", "<<: [{a: 1}, {a: 2}]\ndialect: eagle\n", "dialect: 2024-01-01\n", "1: 2\n",
+    "%YAML 9.9\n---\n",
+    "dialect: eagle\n---\ndialect: eagle\n", "dialect: !!binary aGk=\n", "dialect: eagle\nignore: !!set {a, b}\n",
+    "\t- x", "dialect: 0o7",
+    "dialect: eagle\nreleases: &r [{range: '>=1', ignore: {a: b}}]\nignore: {x: *r}\n",
+    "dialect: eagle\nignore: {1.5: a, yes: b}\n",
 )  # fmt: skip
 
 
@@ -46,14 +50,17 @@ def _changed(kind: int, seed: int) -> bytes:
 
 _SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.sampled_from(NASTY))
 _TREES = st.recursive(
-    _SCALARS, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3))
+    _SCALARS, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner,
+    max_size=3))
 )  # fmt: skip
 EXAMPLES = st.one_of(
     st.builds(_changed, st.sampled_from((0, 1, 1, 2, 2, 3, 3, 4, 4)), st.integers(0, 2**32)),
     st.binary(max_size=60),
-    st.builds(lambda odd, more: (odd + more).encode(errors="surrogatepass"), st.sampled_from(_ODD), st.text(max_size=12)),
+    st.builds(lambda odd, more: (odd + more).encode(errors="surrogatepass"), st.sampled_from(_ODD),
+    st.text(max_size=12)),
     st.builds(
-        lambda kind, name, tree: yaml.safe_dump({kind: name, "ignore": tree, "fields": tree}).encode(errors="surrogatepass"),
+        lambda kind, name, tree: yaml.safe_dump({kind: name, "ignore": tree,
+        "fields": tree}).encode(errors="surrogatepass"),
         st.sampled_from(("dialect", "engine")), st.sampled_from(("eagle", "llama.cpp", "mine", "")), _TREES,
     ),
 )  # fmt: skip

@@ -9,14 +9,30 @@ from typing import Any
 
 # What a field may hold that nobody meant: of another type, out of range, or text that something else would obey.
 NASTY: tuple[Any, ...] = (
-    None, True, False, 0, -0.0, 1, -1, 2, 3, 7, 64, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64, 10**18, -(10**18),
-    10**400, 0.5, 1.5, -1.5, 1e308, 1e-308, "", " ", "0", "1", "true", "null", "NaN", "..", "../../etc/passwd", "/etc/passwd",
-    "a/b", "\0", "\x1b[2J\x1b[31m", "\u202e\u2066", "<script>alert(1)</script>", "]]>", "|`*_[x](http://x)", "\ud83d\ude00",
+    None, True, False, 0, -0.0, 1, -1, 2, 3, 7, 64, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64,
+    10**18, -(10**18),
+    10**400, 0.5, 1.5, -1.5, 1e308, 1e-308, "", " ", "0", "1", "true", "null", "NaN", "..", "../../etc/passwd",
+    "/etc/passwd",
+    "a/b", "\0", "\x1b[2J\x1b[31m", "\u202e\u2066", "<script>alert(1)</script>", "]]>", "|`*_[x](http://x)",
+    "\ud83d\ude00",
     "\ufeff", "%s%n{}{0}", "$(id)", "x" * 300, "llama", "qwen3", "eagle3", "float16", "int8", "yarn", "linear",
-    [], {}, [[]], [{}], [None], [0], [-1], [1, 1], ["a"], [2**63], [10**18], list(range(40)), {"": ""}, {"a": {"b": {"c": []}}},
+    [], {}, [[]], [{}], [None], [0], [-1], [1, 1], ["a"], [2**63], [10**18], list(range(40)), {"": ""},
+    {"a": {"b": {"c": []}}},
     {"rope_type": "linear", "factor": -1}, {"rope_type": "yarn"}, [[0, 1], [2]], "Infinity", 1e400,
 )  # fmt: skip
-_KEYS = ("", "a", "__metadata__", "auto_map", "dtype", "shape", "hidden_size", "a.b", "\x1b[2J", "\u202e", "constructor")
+_KEYS = (
+    "",
+    "a",
+    "__metadata__",
+    "auto_map",
+    "dtype",
+    "shape",
+    "hidden_size",
+    "a.b",
+    "\x1b[2J",
+    "\u202e",
+    "constructor",
+)
 
 
 def mutated(document: Any, random: Random, others: tuple[Any, ...] = ()) -> Any:
@@ -31,9 +47,7 @@ def mutated(document: Any, random: Random, others: tuple[Any, ...] = ()) -> Any:
     return document
 
 
-def _change(
-    holder: Any, key: Any, places: list[tuple[Any, Any]], random: Random, others: tuple[Any, ...]
-) -> None:
+def _change(holder: Any, key: Any, places: list[tuple[Any, Any]], random: Random, others: tuple[Any, ...]) -> None:
     kind, old = random.randrange(10), holder[key]
     if kind < 4:
         holder[key] = copy.deepcopy(random.choice(NASTY + others))
@@ -48,7 +62,9 @@ def _change(
     elif kind == 7 and isinstance(holder, dict):
         holder[random.choice((str(key).upper(), str(key) + " ", f"x.{key}", str(key)[:-1]))] = holder.pop(key)
     elif kind == 8 and isinstance(old, int | float):
-        holder[key] = random.choice((old + 1, old - 1, -old, old * 2, float(min(old, 10**300)), str(old), [old], bool(old)))
+        holder[key] = random.choice(
+            (old + 1, old - 1, -old, old * 2, float(min(old, 10**300)), str(old), [old], bool(old))
+        )
     else:
         holder[key] = random.choice(([old], {"a": old}, str(old)[:80], [old, old], {str(key): old}))
 

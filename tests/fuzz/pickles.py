@@ -19,21 +19,32 @@ from converter.errors import Eagle3Error
 from tests.fuzz.folders import Hostile, made
 
 _GLOBALS = (
-    "os system", "posix system", "subprocess Popen", "builtins eval", "builtins exec", "builtins getattr", "builtins __import__",
-    "builtins bytearray", "builtins set", "builtins complex", "_codecs encode", "collections OrderedDict", "collections Counter",
-    "torch.hub load", "torch load", "torch.serialization load", "torch Tensor", "torch Size", "torch FloatStorage", "torch device",
-    "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter", "torch._utils _rebuild_sparse_tensor", "torch.nn Parameter",
-    "torch._utils _rebuild_wrapper_subclass", "torch._utils _rebuild_meta_tensor_no_storage", "torch._tensor _rebuild_from_type_v2",
-    "numpy.core.multiarray _reconstruct", "numpy ndarray", "numpy.f2py.crackfortran myeval", "importlib import_module", "pathlib Path",
+    "os system", "posix system", "subprocess Popen", "builtins eval", "builtins exec", "builtins getattr",
+    "builtins __import__",
+    "builtins bytearray", "builtins set", "builtins complex", "_codecs encode", "collections OrderedDict",
+    "collections Counter",
+    "torch.hub load", "torch load", "torch.serialization load", "torch Tensor", "torch Size", "torch FloatStorage",
+    "torch device",
+    "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter", "torch._utils _rebuild_sparse_tensor",
+    "torch.nn Parameter",
+    "torch._utils _rebuild_wrapper_subclass", "torch._utils _rebuild_meta_tensor_no_storage",
+    "torch._tensor _rebuild_from_type_v2",
+    "numpy.core.multiarray _reconstruct", "numpy ndarray", "numpy.f2py.crackfortran myeval",
+    "importlib import_module", "pathlib Path",
 )  # fmt: skip
 _WEIGHTS = {"fc.weight": torch.ones(2, 3), "norm.weight": torch.ones(2, dtype=torch.bfloat16), "d2t": torch.arange(3)}
 _ONE = torch.ones(1)
 _DOCUMENTS = (
-    _WEIGHTS, {"model": _WEIGHTS, "epoch": 1}, {"state_dict": {"module": _WEIGHTS}}, {"a": _ONE.expand(10**12)}, {"a": _ONE.expand(2)},
-    {f"t{i}": t for i, t in enumerate([torch.ones(1000)] * 400)}, {1: _ONE}, [_ONE], _ONE, {"a": _ONE, "b": {"c": _ONE}}, {"\ud800": _ONE},
-    {"a": torch.eye(3).to_sparse()}, {"a": torch.empty(2, device="meta")}, {"a": torch.quantize_per_tensor(_ONE, 0.1, 0, torch.qint8)},
-    {"a": torch.ones(2, dtype=torch.complex64)}, {"a": torch.ones(()), "b": torch.empty(0, 3)}, {"a": torch.ones(4, 4).t()[1:]},
-    {"a": torch.nn.Parameter(_ONE)}, {"a": torch.ones(2, dtype=torch.complex64).conj().imag}, {"x\x1b[2J\u202e": _ONE.to(torch.uint16)},
+    _WEIGHTS, {"model": _WEIGHTS, "epoch": 1}, {"state_dict": {"module": _WEIGHTS}}, {"a": _ONE.expand(10**12)},
+    {"a": _ONE.expand(2)},
+    {f"t{i}": t for i, t in enumerate([torch.ones(1000)] * 400)}, {1: _ONE}, [_ONE], _ONE, {"a": _ONE,
+    "b": {"c": _ONE}}, {"\ud800": _ONE},
+    {"a": torch.eye(3).to_sparse()}, {"a": torch.empty(2, device="meta")}, {"a": torch.quantize_per_tensor(_ONE, 0.1,
+    0, torch.qint8)},
+    {"a": torch.ones(2, dtype=torch.complex64)}, {"a": torch.ones(()), "b": torch.empty(0, 3)}, {"a": torch.ones(4,
+    4).t()[1:]},
+    {"a": torch.nn.Parameter(_ONE)}, {"a": torch.ones(2, dtype=torch.complex64).conj().imag},
+    {"x\x1b[2J\u202e": _ONE.to(torch.uint16)},
 )  # fmt: skip
 
 
@@ -55,8 +66,10 @@ def _stream(random: Random) -> bytes:
                     lambda: b"X" + struct.pack("<I", 2) + random.choice((b"id", b"ls", b"cp")),
                     lambda: b"J" + struct.pack("<i", random.choice((0, 1, -1, 2**31 - 1, 10**9))),
                     lambda: b"\x8a\x08" + struct.pack("<q", random.choice((10**18, -1, 2**62, 10**12))),
-                    lambda: random.choice((b"(", b")", b"]", b"}", b"t", b"\x85", b"\x86", b"\x87", b"N", b"\x88", b"G" + bytes(8))),
-                    lambda: random.choice((b"R", b"R", b"b", b"s", b"u", b"a", b"e", b"\x81", b"Q", b"0", b"2", b"q\0", b"h\0", b"i", b"o")),
+                    lambda: random.choice((b"(", b")", b"]", b"}", b"t", b"\x85", b"\x86", b"\x87", b"N", b"\x88",
+                    b"G" + bytes(8))),
+                    lambda: random.choice((b"R", b"R", b"b", b"s", b"u", b"a", b"e", b"\x81", b"Q", b"0", b"2",
+                    b"q\0", b"h\0", b"i", b"o")),
                 )
             )()
         )  # fmt: skip
@@ -106,7 +119,9 @@ def _drawn(seed: int) -> bytes:
         return _archived(_stream(random), random)
     if kind == 4:
         return _archived(_bytes_changed(_inner(0), random), random)
-    return _archived(pickle.dumps({"a": 1, "b": [1] * random.randrange(5), "c": random.choice((b"", "x", 1.5, None))}, 2), random)
+    return _archived(
+        pickle.dumps({"a": 1, "b": [1] * random.randrange(5), "c": random.choice((b"", "x", 1.5, None))}, 2), random
+    )
 
 
 @cache

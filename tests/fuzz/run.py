@@ -1,6 +1,7 @@
 """Run fuzz targets and print what came of them: `python -m tests.fuzz.run [TARGET ...] [--runs N] [--examples N]`.
 
-Each runs in a process of its own; a crash, a breach (tests/fuzz/guard.py), more than 5 seconds for one input or more than
+Each runs in a process of its own; a crash, a breach (tests/fuzz/guard.py),
+more than 5 seconds for one input or more than
 512 MB ends it, and the input is kept under crashes/. What libFuzzer finds worth keeping goes to --corpus, if given.
 """
 
@@ -22,7 +23,7 @@ HERE = Path(__file__).parent
 GUIDED = ("header", "index", "config", "seal")
 DRAWN = ("mapping", "samples", "pickles")
 _SECONDS, _MEGABYTES = 5, 512
-_LONGEST = 8192  # bytes of an input; what only a large file brings about is in tests/test_hostile.py
+LONGEST = 8192  # bytes of an input; what only a large file brings about is in tests/test_hostile.py
 
 
 def guided(name: str, runs: int, corpus: Path | None, seconds: int) -> dict[str, Any]:
@@ -32,8 +33,9 @@ def guided(name: str, runs: int, corpus: Path | None, seconds: int) -> dict[str,
         place.mkdir(exist_ok=True)
         crashes = HERE / "crashes"
         command = [
-            sys.executable, "-m", "tests.fuzz.guided", name, f"-runs={runs}", f"-timeout={_SECONDS}", f"-rss_limit_mb={_MEGABYTES}",
-            f"-max_len={_LONGEST}", f"-max_total_time={seconds}", f"-artifact_prefix={crashes}/{name}-",
+            sys.executable, "-m", "tests.fuzz.guided", name, f"-runs={runs}", f"-timeout={_SECONDS}",
+            f"-rss_limit_mb={_MEGABYTES}",
+            f"-max_len={LONGEST}", f"-max_total_time={seconds}", f"-artifact_prefix={crashes}/{name}-",
             "-print_final_stats=1", "-verbosity=1", str(place), str(HERE / "corpus" / name),
         ]  # fmt: skip
         crashes.mkdir(exist_ok=True)
@@ -92,7 +94,10 @@ def main() -> int:
             row = drawn(name, asked.examples)
         rows.append(row)
         rate = row["executions"] / row["seconds"]
-        print(f"| {name} | {row['executions']:,} | {rate:,.0f} | {row['edges']} | {row['memory']} | {row['found']} |", flush=True)
+        print(
+            f"| {name} | {row['executions']:,} | {rate:,.0f} | {row['edges']} | {row['memory']} | {row['found']} |",
+            flush=True,
+        )
     return int(any(row["found"] != "nothing" for row in rows))
 
 
