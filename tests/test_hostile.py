@@ -63,12 +63,11 @@ def limited(*arguments: object) -> subprocess.CompletedProcess[str]:
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
         resource.setrlimit(resource.RLIMIT_AS, (MEGABYTES << 20, MEGABYTES << 20))
 
+    command = [sys.executable, "-m", "converter", *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NO_COLOR": "1"}
     return subprocess.run(
-        [sys.executable, "-m", "converter", *map(str, arguments)], capture_output=True, text=True, check=False,
-        cwd=ROOT,
-        preexec_fn=limits, env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NO_COLOR": "1"},
-        timeout=60,
-    )  # fmt: skip
+        command, capture_output=True, text=True, check=False, cwd=ROOT, preexec_fn=limits, env=environment, timeout=60
+    )
 
 
 # --- JSON -----------------------------------------------------------------------------------------------------
@@ -95,10 +94,13 @@ def test_json_as_deep_as_is_allowed_is_walked(tmp_path: Path) -> None:
     assert codes(check(source, "vllm", target=None)) == ["A108", "C204"]
 
 
-@pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": Infinity}', '{"a": -Infinity}', '{"a": 1e999}',
-'{"a": 1, "a": 2}',
-                                  '{"a": 1, "\\u0061": 2}', '{"a": "\\ud800"}', "[" * 10,
-                                  '{"a": ' + "9" * 5000 + "}"])  # fmt: skip
+_NO_JSON = (
+    '{"a": NaN}', '{"a": Infinity}', '{"a": -Infinity}', '{"a": 1e999}', '{"a": 1, "a": 2}', '{"a": 1, "\\u0061": 2}',
+    '{"a": "\\ud800"}', "[" * 10, '{"a": ' + "9" * 5000 + "}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", _NO_JSON)
 def test_what_no_strict_parser_takes(text: str, tmp_path: Path) -> None:
     source = drafter(tmp_path / "in")
     (source / "config.json").write_text(text)
@@ -191,14 +193,18 @@ def test_sizes_that_cannot_be(key: str, tmp_path: Path) -> None:
             assert problem.finding.code == "F113"
 
 
-@pytest.mark.parametrize("key", ["draft_vocab_size", "eagle_aux_hidden_state_layer_ids", "target_hidden_size",
-"norm_before_fc",
-                                 "fc_norm", "tie_word_embeddings", "dtype", "speculators_config",
-                                 "transformer_layer_config"])  # fmt: skip
-@pytest.mark.parametrize("values", [(0, -1, 10**18, 10**400 // 10**100), (1.5, "x", "\x1b[2J", [], {}), ([10**18],
-[-1], [1.5], [None], [[1]]),
-                                    ({"verifier": 1}, {"verifier": {"architectures": [3]}}, {"a": {}},
-                                    [0] * 5000)])  # fmt: skip
+_FIELDS = (
+    "draft_vocab_size", "eagle_aux_hidden_state_layer_ids", "target_hidden_size", "norm_before_fc", "fc_norm",
+    "tie_word_embeddings", "dtype", "speculators_config", "transformer_layer_config",
+)  # fmt: skip
+_KINDS = (
+    (0, -1, 10**18, 10**300, 1.5), ("x", "\x1b[2J", [], {}), ([10**18], [-1], [1.5], [None], [[1]], [0] * 5000),
+    ({"verifier": 1}, {"verifier": {"architectures": [3]}}, {"a": {}}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("key", _FIELDS)
+@pytest.mark.parametrize("values", _KINDS)
 def test_values_of_other_kinds(key: str, values: tuple[Any, ...], tmp_path: Path) -> None:
     source = drafter(tmp_path / "in")
     before = json.loads((source / "config.json").read_text())
@@ -344,24 +350,17 @@ def test_entries_of_an_archive_that_share_their_bytes(tmp_path: Path) -> None:
 _BOMBS = {
     "aliases": "dialect: eagle\nignore:\n  a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
     + "".join(f"  a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)),
-    "itself": "dialect: eagle\nignore: &a {x: *a}\n",
-    "deep list": "dialect: eagle\nignore: " + "[" * 900 + "]" * 900,
+    "itself": "dialect: eagle\nignore: &a {x: *a}\n", "deep list": "dialect: eagle\nignore: " + "[" * 900 + "]" * 900,
     "deeper list": "dialect: eagle\nignore: " + "[" * 100_000,
     "deep block": "dialect: eagle\nignore:\n" + "".join(" " * (i + 1) + "a:\n" for i in range(600)),
     "merges": "a: &a {b: 1}\n" + "dialect: eagle\nignore: {<<: [" + ", ".join(["*a"] * 60_000) + "]}\n",
     "long": "dialect: eagle\nignore: {a: " + "x" * 2_000_000 + "}\n",
-    "date": "dialect: eagle\nignore: {a: 2024-99-99}\n",
-    "integer": "dialect: !!int eagle\n",
-    "no integer": "dialect: !!int ''\n",
-    "long integer": "dialect: eagle\nignore: {a: " + "9" * 5000 + "}\n",
-    "boolean": "dialect: !!bool eagle\n",
-    "timestamp": "dialect: !!timestamp eagle\n",
-    "object": "dialect: !!python/object/apply:os.system [id]\n",
-    "module": "dialect: !!python/name:os.system\n",
-    "key": "? {a: 1}\n: b\ndialect: eagle\n",
-    "twice": "dialect: eagle\nignore: {a: b, a: c}\n",
-    "bytes": "dialect: eagle\nignore: \x00\x01",
-    "words": "dialect: eagle\n\"\\e[2J\\u202E\": 1\n",
+    "date": "dialect: eagle\nignore: {a: 2024-99-99}\n", "integer": "dialect: !!int eagle\n",
+    "no integer": "dialect: !!int ''\n", "long integer": "dialect: eagle\nignore: {a: " + "9" * 5000 + "}\n",
+    "boolean": "dialect: !!bool eagle\n", "timestamp": "dialect: !!timestamp eagle\n",
+    "object": "dialect: !!python/object/apply:os.system [id]\n", "module": "dialect: !!python/name:os.system\n",
+    "key": "? {a: 1}\n: b\ndialect: eagle\n", "twice": "dialect: eagle\nignore: {a: b, a: c}\n",
+    "bytes": "dialect: eagle\nignore: \x00\x01", "words": "dialect: eagle\n\"\\e[2J\\u202E\": 1\n",
 }  # fmt: skip
 
 
@@ -379,11 +378,11 @@ def test_a_tokenizer_bomb(tmp_path: Path) -> None:
     deep: Any = "x"
     for _ in range(90):
         deep = [deep]
+    vocabulary = {str(i): 10**18 + i for i in range(5_000)}
     bombs: tuple[Any, ...] = (
-        {"model": {"vocab": {str(i): 10**18 + i for i in range(5_000)}}, "added_tokens": [{"id": 10**18}, {"id": -1},
-        {"id": []}, deep]},
-        {"model": {"vocab": [[deep, 1]] * 1000}}, {"model": deep}, {"model": {"vocab": {"a": True, "b": 1.5,
-        "c": None}}}, {},
+        {"model": {"vocab": vocabulary}, "added_tokens": [{"id": 10**18}, {"id": -1}, {"id": []}, deep]},
+        {"model": {"vocab": [[deep, 1]] * 1000}}, {"model": deep},
+        {"model": {"vocab": {"a": True, "b": 1.5, "c": None}}}, {},
     )  # fmt: skip
     for bomb in bombs:
         (source / "tokenizer.json").write_text(json.dumps(bomb))
@@ -427,12 +426,15 @@ def circle(path: Path) -> None:
     path.symlink_to(path.name)
 
 
+_FILES = (
+    "config.json", "model.safetensors", "pytorch_model.bin", "eagle3-seal.json", "LICENSE", "chat_template.jinja",
+    "tokenizer_config.json", "model.safetensors.index.json",
+)  # fmt: skip
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs pipes, sockets and /dev")
 @pytest.mark.parametrize("kind", [pipe, device, Path.mkdir, listening, circle])
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "pytorch_model.bin", "eagle3-seal.json",
-"LICENSE",
-                                  "chat_template.jinja", "tokenizer_config.json",
-                                  "model.safetensors.index.json"])  # fmt: skip
+@pytest.mark.parametrize("name", _FILES)
 def test_what_lies_in_a_file_s_place(name: str, kind: Callable[[Path], None], tmp_path: Path) -> None:
     source = drafter(tmp_path / "in")
     (source / name).unlink(missing_ok=True)
@@ -474,9 +476,8 @@ def test_links_in_a_circle(where: str, tmp_path: Path) -> None:
     (source / "a").symlink_to("b")
     (source / "b").symlink_to("a")
     arguments: dict[str, tuple[object, ...]] = {
-        "IN": ("convert", loop, tmp_path / "out"), "OUT": ("convert", source, loop), "beside": ("convert", source,
-        tmp_path / "out"),
-        "report": ("validate", source, "--report", loop / "r.json"),
+        "IN": ("convert", loop, tmp_path / "out"), "OUT": ("convert", source, loop),
+        "beside": ("convert", source, tmp_path / "out"), "report": ("validate", source, "--report", loop / "r.json"),
     }  # fmt: skip
     done = eagle3(*arguments[where], "--engine", "vllm")
     assert done.returncode == {"IN": 3, "OUT": 2, "beside": 0, "report": 2}[where], done.stderr
@@ -513,9 +514,8 @@ def test_links_of_the_cache_are_carried_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize("edit", [
     lambda d: d.update(findings=[d["findings"]] * 3), lambda d: d.update(engines={}), lambda d: d.update(spec=[1]),
     lambda d: d.update(input={"bytes": 10**400}), lambda d: d["input"].update(bytes=10**300),
-    lambda d: d["input"].update(tensors=-1),
-    lambda d: d.update(outcome="\x1b[2J"), lambda d: d.update(schema=["eagle3-convert/report/1"]),
-    lambda d: d.update(schema={}),
+    lambda d: d["input"].update(tensors=-1), lambda d: d.update(outcome="\x1b[2J"),
+    lambda d: d.update(schema=["eagle3-convert/report/1"]), lambda d: d.update(schema={}),
     lambda d: d.update(launch=[{"engine": 1}]), lambda d: d.update(headline="<script>" * 1000), lambda d: d.clear(),
 ])  # fmt: skip
 @pytest.mark.parametrize("suffix", ["html", "md"])
@@ -533,8 +533,8 @@ def test_a_hostile_report_is_laid_out_or_refused(edit: Edit, suffix: str, tmp_pa
 @pytest.mark.parametrize("rows", [
     [{"drafter": "*", "code": "C204", "title": "", "engine": "", "where": "x", "count": 10**18}],
     [{"drafter": "../" * 5000, "code": "C204", "title": "\x1b[2J", "engine": "\u202e", "where": "\0", "count": 1}],
-    [{"drafter": "*", "code": "C204", "title": "", "engine": "", "where": "x", "count": -1}], [[]], [None] * 2000,
-    {}, 1,
+    [{"drafter": "*", "code": "C204", "title": "", "engine": "", "where": "x", "count": -1}], [[]], [None] * 2000, {},
+    1,
 ])  # fmt: skip
 def test_a_hostile_baseline_is_used_or_refused(rows: Any, tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text(json.dumps({"schema": "eagle3-convert/baseline/1", "accepted": rows}))
@@ -558,12 +558,10 @@ def test_the_guard_sees_what_it_should(tmp_path: Path) -> None:
 
     breaches: tuple[Callable[[], object], ...] = (
         lambda: (outside / "f").write_text("x"), lambda: (outside / "d").mkdir(),
-        lambda: outside.rename(tmp_path / "moved"),
-        lambda: (inside / "link").rename(outside / "link"), lambda: os.system("true"),
-        lambda: subprocess.run(["true"], check=False),
-        connect, lambda: exec(compile("1", str(inside / "evil.py"), "exec")),
-        lambda: (inside / "evil.py").read_text(), lambda: pickle.loads(pickle.dumps(os.getcwd)),
-        lambda: (outside / "f").symlink_to("x"),
+        lambda: outside.rename(tmp_path / "moved"), lambda: (inside / "link").rename(outside / "link"),
+        lambda: os.system("true"), lambda: subprocess.run(["true"], check=False), connect,
+        lambda: exec(compile("1", str(inside / "evil.py"), "exec")), lambda: (inside / "evil.py").read_text(),
+        lambda: pickle.loads(pickle.dumps(os.getcwd)), lambda: (outside / "f").symlink_to("x"),
         lambda: shutil.rmtree(outside),
     )  # fmt: skip
     for breach in breaches:

@@ -30,17 +30,15 @@ from tests.support import DATA, quiet
 
 _DRAFTERS = (
     "drafters/a_plain", "drafters/g_aux024", "producers/specforge_hf", "producers/angelslim",
-    "producers/modelopt_layers",
-    "producers/automodel_mla", "producers/specforge_peagle", "producers/speculators_010",
+    "producers/modelopt_layers", "producers/automodel_mla", "producers/specforge_peagle", "producers/speculators_010",
 )  # fmt: skip
 _TARGET = DATA / "target-tiny"
 _ENGINES = ("sglang", "vllm", "tensorrt-llm", "llama.cpp")
 # Text that means something to one of the dialects.
 _WORDS = (
     "LlamaForCausalLM", "DeepseekV3ForCausalLM", "GptOssForCausalLM", "eagle3", "peagle", "gelu", "full_attention",
-    "sliding_attention", {"rope_type": "llama3", "factor": 8.0}, [1, 3, 5], [0, 2, 4], [5, 3, 1], [-1], "bfloat16",
-    512, 384,
-    {"quant_method": "fp8"}, {"eagle_aux_hidden_state_layer_ids": [1, 2, 3], "use_aux_hidden_state": True},
+    "sliding_attention", {"rope_type": "llama3", "factor": 8.0}, [1, 3, 5], [0, 2, 4], [5, 3, 1], [-1], "bfloat16", 512,
+    384, {"quant_method": "fp8"}, {"eagle_aux_hidden_state_layer_ids": [1, 2, 3], "use_aux_hidden_state": True},
 )  # fmt: skip
 
 

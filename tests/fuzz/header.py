@@ -24,10 +24,8 @@ def seeds() -> list[bytes]:
         return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
 
     documents: list[tuple[Any, int]] = [
-        ({}, 0),
-        ({"a": tensor("F32", [1], 0, 4)}, 4),
-        ({"__metadata__": {"format": "pt"}, "fc.weight": tensor("BF16", [2, 3], 0, 12), "d2t": tensor("I64", [2], 12,
-        28)}, 28),
+        ({}, 0), ({"a": tensor("F32", [1], 0, 4)}, 4),
+        ({"__metadata__": {"format": "pt"}, "fc": tensor("BF16", [2, 3], 0, 12), "d2t": tensor("I64", [2], 12, 28)}, 28),
         ({"e": tensor("F16", [0, 4], 0, 0), "s": tensor("BOOL", [], 0, 1), "q": tensor("F4", [2], 1, 2)}, 2),
     ]  # fmt: skip
     return [_packed(json.dumps(document).encode(), bytes(size)) for document, size in documents]

@@ -26,11 +26,9 @@ _SMALL: tuple[dict[str, Any], ...] = (
 )
 _ODD = (
     "a: &a [x]\nb: *a\n", "dialect: &d {d: *d}\n", "dialect: !!python/object/apply:os.system [id]\n", "- &x [*x]\n",
-    "? [a]\n: b\n",
-    "dialect: eagle\ndialect: x\n", "<<: [{a: 1}, {a: 2}]\ndialect: eagle\n", "dialect: 2024-01-01\n", "1: 2\n",
-    "%YAML 9.9\n---\n",
-    "dialect: eagle\n---\ndialect: eagle\n", "dialect: !!binary aGk=\n", "dialect: eagle\nignore: !!set {a, b}\n",
-    "\t- x", "dialect: 0o7",
+    "? [a]\n: b\n", "dialect: eagle\ndialect: x\n", "<<: [{a: 1}, {a: 2}]\ndialect: eagle\n", "dialect: 2024-01-01\n",
+    "1: 2\n", "%YAML 9.9\n---\n", "dialect: eagle\n---\ndialect: eagle\n", "dialect: !!binary aGk=\n",
+    "dialect: eagle\nignore: !!set {a, b}\n", "\t- x", "dialect: 0o7",
     "dialect: eagle\nreleases: &r [{range: '>=1', ignore: {a: b}}]\nignore: {x: *r}\n",
     "dialect: eagle\nignore: {1.5: a, yes: b}\n",
 )  # fmt: skip

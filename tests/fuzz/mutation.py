@@ -9,16 +9,13 @@ from typing import Any
 
 # What a field may hold that nobody meant: of another type, out of range, or text that something else would obey.
 NASTY: tuple[Any, ...] = (
-    None, True, False, 0, -0.0, 1, -1, 2, 3, 7, 64, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64,
-    10**18, -(10**18),
-    10**400, 0.5, 1.5, -1.5, 1e308, 1e-308, "", " ", "0", "1", "true", "null", "NaN", "..", "../../etc/passwd",
-    "/etc/passwd",
-    "a/b", "\0", "\x1b[2J\x1b[31m", "\u202e\u2066", "<script>alert(1)</script>", "]]>", "|`*_[x](http://x)",
-    "\ud83d\ude00",
-    "\ufeff", "%s%n{}{0}", "$(id)", "x" * 300, "llama", "qwen3", "eagle3", "float16", "int8", "yarn", "linear",
-    [], {}, [[]], [{}], [None], [0], [-1], [1, 1], ["a"], [2**63], [10**18], list(range(40)), {"": ""},
-    {"a": {"b": {"c": []}}},
-    {"rope_type": "linear", "factor": -1}, {"rope_type": "yarn"}, [[0, 1], [2]], "Infinity", 1e400,
+    None, True, False, 0, -0.0, 1, -1, 2, 3, 7, 64, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64, 10**18,
+    -(10**18), 10**400, 0.5, 1.5, -1.5, 1e308, 1e-308, "", " ", "0", "1", "true", "null", "NaN", "..",
+    "../../etc/passwd", "/etc/passwd", "a/b", "\0", "\x1b[2J\x1b[31m", "\u202e\u2066", "<script>alert(1)</script>",
+    "]]>", "|`*_[x](http://x)", "\ud83d\ude00", "\ufeff", "%s%n{}{0}", "$(id)", "x" * 300, "llama", "qwen3", "eagle3",
+    "float16", "int8", "yarn", "linear", [], {}, [[]], [{}], [None], [0], [-1], [1, 1], ["a"], [2**63], [10**18],
+    list(range(40)), {"": ""}, {"a": {"b": {"c": []}}}, {"rope_type": "linear", "factor": -1}, {"rope_type": "yarn"},
+    [[0, 1], [2]], "Infinity", 1e400,
 )  # fmt: skip
 _KEYS = (
     "",

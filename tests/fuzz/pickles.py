@@ -20,29 +20,23 @@ from tests.fuzz.folders import Hostile, made
 
 _GLOBALS = (
     "os system", "posix system", "subprocess Popen", "builtins eval", "builtins exec", "builtins getattr",
-    "builtins __import__",
-    "builtins bytearray", "builtins set", "builtins complex", "_codecs encode", "collections OrderedDict",
-    "collections Counter",
-    "torch.hub load", "torch load", "torch.serialization load", "torch Tensor", "torch Size", "torch FloatStorage",
-    "torch device",
+    "builtins __import__", "builtins bytearray", "builtins set", "builtins complex", "_codecs encode",
+    "collections OrderedDict", "collections Counter", "torch.hub load", "torch load", "torch.serialization load",
+    "torch Tensor", "torch Size", "torch FloatStorage", "torch device", "torch.nn Parameter",
     "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter", "torch._utils _rebuild_sparse_tensor",
-    "torch.nn Parameter",
     "torch._utils _rebuild_wrapper_subclass", "torch._utils _rebuild_meta_tensor_no_storage",
-    "torch._tensor _rebuild_from_type_v2",
-    "numpy.core.multiarray _reconstruct", "numpy ndarray", "numpy.f2py.crackfortran myeval",
-    "importlib import_module", "pathlib Path",
+    "torch._tensor _rebuild_from_type_v2", "numpy.core.multiarray _reconstruct", "numpy ndarray",
+    "numpy.f2py.crackfortran myeval", "importlib import_module", "pathlib Path",
 )  # fmt: skip
 _WEIGHTS = {"fc.weight": torch.ones(2, 3), "norm.weight": torch.ones(2, dtype=torch.bfloat16), "d2t": torch.arange(3)}
 _ONE = torch.ones(1)
 _DOCUMENTS = (
     _WEIGHTS, {"model": _WEIGHTS, "epoch": 1}, {"state_dict": {"module": _WEIGHTS}}, {"a": _ONE.expand(10**12)},
-    {"a": _ONE.expand(2)},
-    {f"t{i}": t for i, t in enumerate([torch.ones(1000)] * 400)}, {1: _ONE}, [_ONE], _ONE, {"a": _ONE,
-    "b": {"c": _ONE}}, {"\ud800": _ONE},
-    {"a": torch.eye(3).to_sparse()}, {"a": torch.empty(2, device="meta")}, {"a": torch.ones(2, dtype=torch.complex64)}, {"a": torch.ones(()), "b": torch.empty(0, 3)}, {"a": torch.ones(4,
-    4).t()[1:]},
-    {"a": torch.nn.Parameter(_ONE)}, {"a": torch.ones(2, dtype=torch.complex64).conj().imag},
-    {"x\x1b[2J\u202e": _ONE.to(torch.uint16)},
+    {f"t{i}": t for i, t in enumerate([torch.ones(1000)] * 400)}, {"a": _ONE.expand(2)}, {1: _ONE}, [_ONE], _ONE,
+    {"a": _ONE, "b": {"c": _ONE}}, {"\ud800": _ONE}, {"a": torch.eye(3).to_sparse()},
+    {"a": torch.empty(2, device="meta")}, {"a": torch.ones(2, dtype=torch.complex64)}, {"a": torch.nn.Parameter(_ONE)},
+    {"a": torch.ones(()), "b": torch.empty(0, 3)}, {"a": torch.ones(4, 4).t()[1:]},
+    {"a": torch.ones(2, dtype=torch.complex64).conj().imag}, {"x\x1b[2J\u202e": _ONE.to(torch.uint16)},
 )  # fmt: skip
 
 

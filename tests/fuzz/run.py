@@ -34,9 +34,9 @@ def guided(name: str, runs: int, corpus: Path | None, seconds: int) -> dict[str,
         crashes = HERE / "crashes"
         command = [
             sys.executable, "-m", "tests.fuzz.guided", name, f"-runs={runs}", f"-timeout={_SECONDS}",
-            f"-rss_limit_mb={_MEGABYTES}",
-            f"-max_len={LONGEST}", f"-max_total_time={seconds}", f"-artifact_prefix={crashes}/{name}-",
-            "-print_final_stats=1", "-verbosity=1", str(place), str(HERE / "corpus" / name),
+            f"-rss_limit_mb={_MEGABYTES}", f"-max_len={LONGEST}", f"-max_total_time={seconds}",
+            f"-artifact_prefix={crashes}/{name}-", "-print_final_stats=1", "-verbosity=1", str(place),
+            str(HERE / "corpus" / name),
         ]  # fmt: skip
         crashes.mkdir(exist_ok=True)
         started = time.monotonic()

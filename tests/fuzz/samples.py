@@ -25,11 +25,10 @@ from tests.support import DRAFTERS
 _WIDTH, _LENGTH, _POINTS = 64, 6, (1, 3, 5, 6)
 Shape = tuple[str, list[int]]
 _OWN: dict[str, Shape] = {
-    "s0.hidden_states": ("BF16", [4, _LENGTH, _WIDTH]), "s0.input_ids": ("I64", [_LENGTH]), "s0.loss_mask": ("BOOL",
-    [_LENGTH]),
-    "s0.target_greedy_next": ("I32", [_LENGTH]), "s1.hidden_states": ("F32", [4, 3, _WIDTH]), "s1.input_ids": ("I64",
-    [3]),
-    "s1.loss_mask": ("U8", [3]), "s1.target_next": ("I64", [3]),
+    "s0.hidden_states": ("BF16", [4, _LENGTH, _WIDTH]), "s0.input_ids": ("I64", [_LENGTH]),
+    "s0.loss_mask": ("BOOL", [_LENGTH]), "s0.target_greedy_next": ("I32", [_LENGTH]),
+    "s1.hidden_states": ("F32", [4, 3, _WIDTH]), "s1.input_ids": ("I64", [3]), "s1.loss_mask": ("U8", [3]),
+    "s1.target_next": ("I64", [3]),
 }  # fmt: skip
 _DUMPED: dict[str, Shape] = {
     "hidden_states": ("F8_E4M3", [_LENGTH, 4, _WIDTH]), "token_ids": ("I64", [_LENGTH]),
@@ -37,24 +36,20 @@ _DUMPED: dict[str, Shape] = {
 }  # fmt: skip
 _METADATA = {"format": "eagle3-sample", "capture_points": "1 3 5 6", "decoding": "greedy", "captured": "target"}
 _LISTED: dict[str, Any] = {
-    "input_ids": torch.arange(_LENGTH), "loss_mask": torch.ones(_LENGTH), "hidden_states": [torch.ones(_LENGTH,
-    _WIDTH)] * 4,
+    "input_ids": torch.arange(_LENGTH), "loss_mask": torch.ones(_LENGTH),
+    "hidden_states": [torch.ones(_LENGTH, _WIDTH)] * 4,
 }  # fmt: skip
 _OFFLINE: dict[str, Any] = {
-    "input_ids": torch.arange(_LENGTH), "loss_mask": torch.ones(_LENGTH).long(), "hidden_state": torch.ones(1,
-    _LENGTH, _WIDTH),
-    "aux_hidden_state": torch.ones(1, _LENGTH, 3 * _WIDTH),
+    "input_ids": torch.arange(_LENGTH), "loss_mask": torch.ones(_LENGTH).long(),
+    "hidden_state": torch.ones(1, _LENGTH, _WIDTH), "aux_hidden_state": torch.ones(1, _LENGTH, 3 * _WIDTH),
 }  # fmt: skip
 _ONE = torch.ones(1)
 _VALUES: tuple[Any, ...] = (
-    None, 1, "x", [], {}, [1], torch.tensor(1.0), torch.empty(0), torch.ones(_LENGTH, _WIDTH), torch.full((_LENGTH,),
-    -1), _ONE.bool(),
-    torch.full((_LENGTH,), 2**62), torch.full((_LENGTH, _WIDTH), float("nan")), torch.ones(_LENGTH,
-    dtype=torch.complex64),
-    _ONE.expand(10**6), _ONE.expand(10**12), torch.ones(_LENGTH, _WIDTH).to(torch.float8_e4m3fn),
-    torch.eye(3).to_sparse(),
-    torch.empty(3, device="meta"), torch.ones(2, 2, 2, 2), [torch.ones(_LENGTH, _WIDTH), torch.ones(_LENGTH - 1,
-    _WIDTH)],
+    None, 1, "x", [], {}, [1], torch.tensor(1.0), torch.empty(0), torch.ones(_LENGTH, _WIDTH),
+    torch.full((_LENGTH,), -1), _ONE.bool(), torch.full((_LENGTH,), 2**62), torch.full((_LENGTH, _WIDTH), float("nan")),
+    torch.ones(_LENGTH, dtype=torch.complex64), _ONE.expand(10**6), _ONE.expand(10**12),
+    torch.ones(_LENGTH, _WIDTH).to(torch.float8_e4m3fn), torch.eye(3).to_sparse(), torch.empty(3, device="meta"),
+    torch.ones(2, 2, 2, 2), [torch.ones(_LENGTH, _WIDTH), torch.ones(_LENGTH - 1, _WIDTH)],
     [_ONE.expand(_LENGTH, _WIDTH)] * 3,
 )  # fmt: skip
 

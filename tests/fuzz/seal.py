@@ -19,10 +19,9 @@ from tests.support import DRAFTERS, run
 
 _WORDS = (
     "eagle3-convert/seal/1", "sglang==0.5.23", "vllm==0.33.0", "sglang", "specforge", "model.safetensors",
-    "config.json", NAME,
-    "LlamaForCausalLM", "measured", ["sglang==0.5.23"], [{"engine": "vllm==0.33.0"}], [{"name": "config.json",
-    "size": 0}],
-    {"name": "LlamaForCausalLM", "architecture": "LlamaForCausalLM", "layers": 6}, ["C999", "\x1b[2J"],
+    "config.json", NAME, "LlamaForCausalLM", "measured", ["sglang==0.5.23"], [{"engine": "vllm==0.33.0"}],
+    [{"name": "config.json", "size": 0}], {"name": "LlamaForCausalLM", "architecture": "LlamaForCausalLM", "layers": 6},
+    ["C999", "\x1b[2J"],
 )  # fmt: skip
 _EVERY = 400  # a validation costs as much as some hundred readings
 
