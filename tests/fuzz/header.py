@@ -25,7 +25,7 @@ def seeds() -> list[bytes]:
 
     documents: list[tuple[Any, int]] = [
         ({}, 0), ({"a": tensor("F32", [1], 0, 4)}, 4),
-        ({"__metadata__": {"format": "pt"}, "fc": tensor("BF16", [2, 3], 0, 12), "d2t": tensor("I64", [2], 12, 28)}, 28),
+        ({"__metadata__": {"format": "pt"}, "f": tensor("BF16", [2, 3], 0, 12), "d2t": tensor("I64", [2], 12, 28)}, 28),
         ({"e": tensor("F16", [0, 4], 0, 0), "s": tensor("BOOL", [], 0, 1), "q": tensor("F4", [2], 1, 2)}, 2),
     ]  # fmt: skip
     return [_packed(json.dumps(document).encode(), bytes(size)) for document, size in documents]
