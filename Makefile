@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint test-engines test-real test-browser test-gpu bench fuzz audit clean
+.PHONY: demo test lint test-engines test-real test-browser test-hooks test-gpu bench fuzz audit clean
 
 # Of make fuzz: executions of each target of atheris, examples of each of hypothesis, and which targets (all).
 RUNS ?= 100000
@@ -47,6 +47,10 @@ test-real: $(READY)
 # Needs Chromium on the path (Debian: apt-get install chromium). REPORT_SHOTS names a folder that keeps the screenshots.
 test-browser: $(READY)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -rs -m browser tests/test_report_browser.py
+
+# Real pushes; needs git and git-lfs on the path (Debian: apt-get install git git-lfs).
+test-hooks: $(READY)
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m lfs tests/test_hook_lfs.py
 
 # On a machine with a CUDA device (see TORCH above).
 test-gpu: $(READY)

@@ -53,7 +53,7 @@ def changed_since(
             why="what was checked and proved when it was written need not hold of it any more",
             fix=(
                 "copy the folder again, whole",
-                f"or convert again what it was made from: {made_from or 'the checkpoint'}",
+                f"or convert again: {shlex.join(['eagle3-convert', made_from or 'CHECKPOINT'])} OUT --sample SAMPLE",
                 f"to see what differs: {shlex.join(['eagle3', 'diff', made_from or 'CHECKPOINT', where])}",
             ),
         )

@@ -9,18 +9,20 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from converter.checkpoint.jsonfile import read_config
-from converter.checkpoint.writer import WrittenFile
 from converter.drafter.target import Target
 from converter.errors import InputError
 from converter.findings import Finding
-from converter.plan import Plan
 from converter.rules import loading
 from converter.rules.fields import lookup
 from converter.source import SEAL
 from converter.version import __version__
+
+if TYPE_CHECKING:  # a hook waits for what this imports
+    from converter.checkpoint.writer import WrittenFile
+    from converter.plan import Plan
 
 NAME = SEAL
 SCHEMA = "eagle3-convert/seal/1"

@@ -32,7 +32,7 @@ FLOORS = [
     {"proving"},
     {"pipeline"},
     {"accepting"},
-    {"look"},
+    {"look", "hook"},
     {"report"},
     {"cli"},
 ]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from converter.cli.common import CONTEXT, VERSION, fail, open_streams, reader_may_leave
+from converter.cli.hook import hook_group
 from converter.cli.look import diff_command, inspect_command
 from converter.cli.report import report_command
 from converter.cli.sample import sample_command
@@ -377,6 +378,7 @@ eagle3.add_command(sample_command)
 eagle3.add_command(inspect_command)
 eagle3.add_command(diff_command)
 eagle3.add_command(report_command)
+eagle3.add_command(hook_group)
 engines_group.add_command(check_command)
 
 

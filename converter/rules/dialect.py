@@ -77,6 +77,28 @@ def recognise(config: Mapping[str, Any], tensors: Iterable[str], forced: str = "
     return Recognition(None, None)
 
 
+def may_be_drafter(config: Mapping[str, Any], tensors: Iterable[str]) -> bool:
+    """Whether a checkpoint is, or was meant to be, an EAGLE-3 drafter: of a dialect, of a form that is not converted,
+    by its tensors alone, or by its config alone, which is all there is where no tensor's name is known.
+    """
+    names = list(tensors)
+    recognition = recognise(config, names)
+    if recognition.refusal is not None:
+        return recognition.refusal.code == "F116"
+    if recognition.dialect is not None or _whose_tensors(names):
+        return True
+    documents = [loading.load("dialects", name) for name in in_order()]
+    return any(_marked_by_config(mark, config) for document in documents for mark in document["recognise"])
+
+
+def _marked_by_config(mark: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Whether the config shows something of a mark, and lacks nothing that only a config can show."""
+    groups = [group["any"] for group in mark["all"] if "any" in group] if "all" in mark else [[mark]]
+    shown = [any(_shows(condition, config, ()) for condition in group) for group in groups]
+    open_ = [any("tensor" in condition for condition in group) for group in groups]
+    return any(shown) and all(s or o for s, o in zip(shown, open_, strict=True))
+
+
 def unrecognised(config: Mapping[str, Any], tensors: Iterable[str], file: Path) -> Finding:
     """F112 of a checkpoint that `recognise` knows nothing of; `file` is its config.json."""
     keys = ", ".join(sorted(config)[:6])

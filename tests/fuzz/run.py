@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-GUIDED = ("header", "index", "config", "seal")
+GUIDED = ("header", "index", "config", "pointer", "seal")
 DRAWN = ("mapping", "samples", "pickles")
 _SECONDS, _MEGABYTES = 5, 512
 LONGEST = 8192  # bytes of an input; what only a large file brings about is in tests/test_hostile.py
