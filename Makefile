@@ -8,10 +8,13 @@ READY := $(VENV)/.ready
 
 .PHONY: demo test lint test-engines test-real test-browser test-hooks test-gpu bench fuzz audit clean
 
-# Of make fuzz: executions of each target of atheris, examples of each of hypothesis, and which targets (all).
+# Of make fuzz: executions of each target of atheris, examples of each of hypothesis, and which targets (all),
+# how many seconds each of atheris may take (0: as many as it needs), and a page to write the table into.
 RUNS ?= 100000
 EXAMPLES ?= 10000
 TARGETS ?=
+SECONDS_EACH ?= 0
+RECORD ?=
 
 $(READY): pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -64,7 +67,8 @@ bench: $(READY)
 # Hostile files by mutation (tests/fuzz); prints the table of docs/reliability.md. TARGETS="header seal" are fewer.
 fuzz: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[torch,test,fuzz]'
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.run $(TARGETS) --runs $(RUNS) --examples $(EXAMPLES)
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.run $(TARGETS) --runs $(RUNS) --examples $(EXAMPLES) \
+	  --seconds $(SECONDS_EACH) $(if $(RECORD),--record $(RECORD))
 
 # Known vulnerabilities of what is installed in .venv; needs the network.
 audit: $(READY)

@@ -61,5 +61,14 @@ def test_an_unknown_target_is_named(capsys: pytest.CaptureFixture[str], monkeypa
     assert "no target is called nothing" in capsys.readouterr().err
 
 
+def test_a_record_replaces_the_rows_of_its_targets() -> None:
+    page = "before\n<!-- of tests/fuzz/run.py -->\n<!-- end -->\nafter\n"
+    for name, count in (("seal", 1), ("header", 2), ("seal", 3)):
+        page = run.recorded(page, [run.Result(name, count, 1.0, "5", "6", "nothing").row()])
+    rows = [line.split(" | ")[:3] for line in page.splitlines() if line.startswith("| ")]
+    assert rows[1:] == [["| header", "2", "2"], ["| seal", "3", "3"]]
+    assert page.startswith("before\n") and page.endswith("<!-- end -->\nafter\n")
+
+
 def test_what_a_crash_leaves_is_ignored_by_git() -> None:
     assert "tests/fuzz/crashes/" in (CORPUS.parent.parent.parent / ".gitignore").read_text().split(os.linesep)
