@@ -36,6 +36,7 @@ from converter.pipeline import look
 from converter.report.document import as_json
 from converter.rules import loading
 from converter.run import Request
+from converter.tokenizer import read_tokenizer
 from tests.fuzz.guard import Breach, watched
 from tests.support import DRAFTERS, ROOT, TARGET, Config, check, codes, copy_of, eagle3, errors, run
 
@@ -399,6 +400,32 @@ def source_target(place: Path, tokens: Path) -> Path:
         shutil.copy(tokens / name, folder)
     shutil.copy(TARGET / "config.json", folder)
     return folder
+
+
+def test_a_chat_template_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "chat_template.jinja").write_text("{{ x }}")
+    opened = Path.open
+
+    def closed(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.suffix == ".jinja":
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", closed)
+    found = read_tokenizer(tmp_path)
+    assert found.template == "" and [f.code for f in found.unread] == ["F100"]
+
+
+# --- seals ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", [{"name": ["model.safetensors"]}, {"name": {}}, {"size": 10**18}, [], None, 1, "x"])
+def test_a_seal_that_lists_no_files(row: Any, tmp_path: Path) -> None:
+    run(DRAFTERS / "a_plain", tmp_path / "out", "vllm==0.33.0")
+    file = tmp_path / "out" / "eagle3-seal.json"
+    document = json.loads(file.read_text())
+    file.write_text(json.dumps({**document, "files": [row], "engines": [row, *document["engines"]]}))
+    assert errors(check(tmp_path / "out", "vllm", target=None)) == ["C233"]
 
 
 # --- what is no file --------------------------------------------------------------------------------------------
