@@ -238,8 +238,6 @@ FAULTS = [
     Fault("F116", "a fused matrix whose layout nobody knows", "tensor names",
           change=tensors(lambda values: (fused(values), values.update(
               {"layers.0.self_attn.W_pack.weight": values.pop("layers.0.self_attn.qkv_proj.weight")})))),
-    Fault("F140", "a tokenizer that names code in a repository", "tokenizer_config.json", change=holding(
-        "tokenizer_config.json", b'{"auto_map": {"AutoTokenizer": ["org/name--tokens.Tokens", null]}}')),
     Fault("F140", "model code in the folder", "auto_map in config.json", change=holding("config.py", b"import os")),
     Fault("F141", "a licence that lies elsewhere", "LICENSE", change=lambda folder: (folder / "LICENSE").symlink_to(
         SAMPLE)),
