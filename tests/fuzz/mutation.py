@@ -60,7 +60,7 @@ def _change(holder: Any, key: Any, places: list[tuple[Any, Any]], random: Random
         holder[random.choice((str(key).upper(), str(key) + " ", f"x.{key}", str(key)[:-1]))] = holder.pop(key)
     elif kind == 8 and isinstance(old, int | float):
         holder[key] = random.choice(
-            (old + 1, old - 1, -old, old * 2, float(min(old, 10**300)), str(old), [old], bool(old))
+            (old + 1, old - 1, -old, old * 2, float(max(min(old, 10**300), -(10**300))), str(old), [old], bool(old))
         )
     else:
         holder[key] = random.choice(([old], {"a": old}, str(old)[:80], [old, old], {str(key): old}))
