@@ -28,8 +28,8 @@ DRAWN = ("mapping", "samples", "pickles")
 LONGEST = 8192  # bytes of an input; what only a large file brings about is in tests/test_hostile.py
 _SECONDS, _MEGABYTES = 5, 512
 # Executions in one process, which goes on from what the last one kept: under atheris 3.0.0 a process grows with each of
-# some targets' inputs (seal: 4 KB), and the same inputs without libFuzzer leave memory as it was.
-_AT_ONCE = 50_000
+# some targets' inputs (seal: 8 KB), and the same inputs without libFuzzer leave memory as it was.
+_AT_ONCE = 25_000
 _BEGIN, _END = "<!-- of tests/fuzz/run.py -->\n", "<!-- end -->\n"
 _HEAD = (
     "| target | executions | per second of CPU | edges | peak memory, MB | found | on |\n"
