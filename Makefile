@@ -6,7 +6,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint coverage test-engines test-real test-browser test-hooks test-faults soak test-gpu dist-check bench clean
+.PHONY: demo test lint coverage test-engines test-real test-browser test-hooks test-faults soak test-gpu dist-check bench fuzz audit clean
+
+# Of make fuzz: executions of each target of atheris, examples of each of hypothesis, and which targets (all),
+# how many seconds each of atheris may take (0: as many as it needs), and a page to write the table into.
+RUNS ?= 100000
+EXAMPLES ?= 10000
+TARGETS ?=
+SECONDS_EACH ?= 0
+RECORD ?=
 
 $(READY): pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -62,7 +70,6 @@ dist-check: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dist]'
 	HF_HUB_OFFLINE=1 TORCH="$(TORCH)" $(BIN)/python -m pytest -rs -m dist tests/test_dist.py
 
-# Writes its tables into docs/benchmarks.md. Under 15 minutes on two idle cores; 16 GB of memory, 45 GB of disk.
 # Where files lie while they are tested: in memory, where the system has such a folder.
 MEMORY := $(firstword $(wildcard /dev/shm) $(TMPDIR) .)
 
@@ -74,8 +81,21 @@ test-faults: $(READY)
 soak: $(READY)
 	TMPDIR=$(MEMORY) HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m soak tests/reliability
 
+# Writes its tables into docs/benchmarks.md. Under 15 minutes on two idle cores; 16 GB of memory, 45 GB of disk.
 bench: $(READY)
 	$(BIN)/python benchmarks/bench.py
+
+# Hostile files by mutation (tests/fuzz); prints the table of docs/reliability.md. TARGETS="header seal" are fewer.
+fuzz: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[torch,test,fuzz]'
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.run $(TARGETS) --runs $(RUNS) --examples $(EXAMPLES) \
+	  --seconds $(SECONDS_EACH) $(if $(RECORD),--record $(RECORD))
+
+# Known vulnerabilities of what is installed in .venv; needs the network, and fails where a package cannot be asked about.
+audit: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[torch,test,audit]'
+	$(BIN)/python -m pip freeze --quiet --exclude-editable | sed 's/+[^ ]*//' \
+	  | $(BIN)/python -m pip_audit --strict --no-deps --disable-pip --requirement /dev/stdin
 
 clean:
 	rm -rf $(VENV) demo-out build dist *.egg-info

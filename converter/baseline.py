@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from converter.checkpoint.jsonfile import dumped, parse
+from converter.checkpoint.paths import real
 from converter.checkpoint.whole import write_whole
 from converter.errors import OutputError, UsageError
 from converter.findings import Finding, judge
@@ -174,9 +175,9 @@ def place(where: str, folder: Path, file: Path) -> str:
 
 def _relative(path: Path, file: Path) -> str:
     try:
-        return Path(os.path.relpath(path.resolve(), file.resolve().parent)).as_posix()
+        return Path(os.path.relpath(real(path), real(file).parent)).as_posix()
     except ValueError:  # another drive
-        return path.resolve().as_posix()
+        return real(path).as_posix()
 
 
 # --- the file -----------------------------------------------------------------------------------------------------

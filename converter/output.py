@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from converter import seal
 from converter.checkpoint.jsonfile import read_object
+from converter.checkpoint.paths import real
 from converter.checkpoint.reader import INDEX
 from converter.checkpoint.writer import OutputTensor, WrittenFile, writing
 from converter.drafter.drafter import Drafter
@@ -35,7 +36,7 @@ def check_out(given: Path, given_source: str, read: Sequence[Path] = (), *, forc
 
     read  the files of IN, which may be links to elsewhere
     """
-    out, source = given.resolve(), Path(given_source).resolve()
+    out, source = real(given), real(Path(given_source))
     if any(_same(out, place) for place in (source, *source.parents)):
         raise UsageError(f"OUT {given} is or holds IN {given_source}; IN is never written to")
     if source.is_dir() and any(_same(source, place) for place in out.parents):
@@ -49,7 +50,7 @@ def check_out(given: Path, given_source: str, read: Sequence[Path] = (), *, forc
     sealed = _sealed(out)
     if sealed is None:
         raise UsageError(f"OUT {given} was not written by eagle3-convert (it has no seal); move it away first")
-    linked = [file for file in read if out in file.resolve().parents]
+    linked = [file for file in read if out in real(file).parents]
     if linked and not given.is_symlink():
         raise UsageError(f"OUT {given} holds what IN's {linked[0].name} is a link to; IN is never written to")
     if not (given.is_symlink() or os.access(out, os.W_OK)):

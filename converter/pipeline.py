@@ -14,6 +14,7 @@ from converter.checkpoint.reader import INDEX, open_checkpoint
 from converter.checkpoint.staging import Staging, normal, recover
 from converter.checkpoint.writer import WrittenFile, copy_file
 from converter.checks.as_it_is import as_it_is
+from converter.checks.carried import check_carried
 from converter.checks.engine import compare
 from converter.checks.plugin import with_plugins
 from converter.checks.points import check_meaning, check_points, depth_unknown
@@ -64,7 +65,7 @@ from converter.sealed import (
     own_output,
 )
 from converter.signing import Signer, open_signer
-from converter.source import open_source
+from converter.source import carried_files, open_source
 from converter.target import name_on_hub, named_target
 from converter.target_weights import TargetWeights, read_target_weights
 
@@ -336,6 +337,7 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
     findings += check_tokens(spec, vocab, report.target, report.source.folder)
     if vocab is not None:
         findings += check_stray_maps(report.source.folder, vocab, spec)
+    findings += check_carried(report.source.folder, report.source.config, carried_files(report.source.folder))
     if report.target.layers is None:
         findings.append(depth_unknown(spec))
     report.add(findings)

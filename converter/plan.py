@@ -12,6 +12,7 @@ from typing import Any
 
 from converter.checkpoint.header import FLOATS, nbytes_of
 from converter.checkpoint.reader import INDEX, SINGLE, StoredTensor, run_name
+from converter.checks.carried import stays_behind
 from converter.checks.engine import examine
 from converter.checks.suits import with_fixes
 from converter.drafter.drafter import Drafter
@@ -23,7 +24,7 @@ from converter.errors import UsageError
 from converter.findings import Finding, error, stops, warning
 from converter.rules.engine import ConfigEntry, EngineRelease
 from converter.rules.forms import TrainerForm
-from converter.source import CARRIED, Source
+from converter.source import Source, carried_files
 from converter.transforms import (
     CAST,
     CAST_DTYPES,
@@ -407,6 +408,6 @@ def _cut_anew(tensors: Sequence[TensorPlan], most: int) -> tuple[TensorPlan, ...
 def _sort_files(source: Source) -> tuple[tuple[str, ...], tuple[str, ...]]:
     weights = {file.name for file in source.weights}
     files = sorted(p for p in source.folder.iterdir() if p.is_file()) if source.folder.is_dir() else []
-    carried = tuple(p.name for p in files if any(p.match(pattern) for pattern in CARRIED))
+    carried = tuple(p.name for p in carried_files(source.folder) if not stays_behind(p))
     known = {*carried, *weights, "config.json", INDEX}
     return carried, tuple(p.name for p in files if p.name not in known)

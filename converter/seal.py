@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
-from converter.checkpoint.jsonfile import dumped, read_object
+from converter.checkpoint.jsonfile import dumped, read_config
 from converter.checkpoint.pickled import WEIGHTS
 from converter.checkpoint.reader import INDEX
 from converter.drafter.target import Target
@@ -125,7 +125,7 @@ def rule_digests() -> dict[str, str]:
 def read_seal(folder: Path) -> dict[str, Any] | None:
     """The seal in `folder`; None where there is no readable one."""
     try:
-        document = read_object(folder / NAME)
+        document = read_config(folder / NAME)
     except InputError:
         return None
     return document if document.get("schema") == SCHEMA else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from converter.checkpoint.jsonfile import read_object
+from converter.checkpoint.jsonfile import read_config
 from converter.checkpoint.pickled import find_pickles, open_pickles
 from converter.checkpoint.reader import Checkpoint, Stamp, open_checkpoint
 from converter.errors import InputError
@@ -72,6 +72,12 @@ def open_source(given: str) -> Source:
         raise InputError(replace(finding, fix=fix)) from problem
 
 
+def carried_files(folder: Path) -> list[Path]:
+    """The files of a folder that belong to the drafter beside its weights and its config, by name."""
+    files = sorted(p for p in folder.iterdir() if p.is_file()) if folder.is_dir() else []
+    return [p for p in files if any(p.match(pattern) for pattern in CARRIED)]
+
+
 def _pulled(given: str, named: HubId) -> Source:
     pulled = pull(named, (*CARRIED, SEAL))
     try:
@@ -95,7 +101,7 @@ def _on_disk(given: str) -> Source:
     if not file.is_file():
         raise _no_config(folder)
     stamp = Stamp.of(file)
-    return Source(given, folder, weights, checkpoint, read_object(file), stamp)
+    return Source(given, folder, weights, checkpoint, read_config(file), stamp)
 
 
 def _no_config(folder: Path) -> InputError:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from converter.checkpoint.jsonfile import read_object
+from converter.checkpoint.jsonfile import read_config
 from converter.drafter.drafter import Provenance
 from converter.drafter.spec import Rope
 from converter.drafter.target import Target
@@ -42,7 +42,7 @@ def read_target(path: Path, beside: Sequence[str] = ()) -> Target:
         folder = path if path.is_dir() else None
     else:
         raise InputError(error("F100", f"the target {path} does not exist", where=str(path), fix=("check --target",)))
-    config = read_object(file)
+    config = read_config(file)
     text = next((config[k] for k in _TEXT_CONFIGS if isinstance(config.get(k), Mapping)), config)
     architectures = config.get("architectures")
     layers = _count(text.get("num_hidden_layers"))

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from converter.checkpoint.jsonfile import read_object
+from converter.checkpoint.jsonfile import read_object, unreadable
 from converter.errors import InputError
 from converter.findings import Finding
 
 VOCABULARY, SETTINGS, GENERATION = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
+_LONGEST_TEMPLATE = 4_000_000  # bytes; the longest have some 50,000
 FILES = (VOCABULARY, SETTINGS, GENERATION, *_TEMPLATES)
 
 
@@ -89,7 +90,13 @@ def _template(folder: Path, settings: Mapping[str, Any], unread: list[Finding]) 
     """A file of its own outranks the settings, as in transformers (5.19.0 tokenization_utils_base.py)."""
     jinja, wrapped = (folder / name for name in _TEMPLATES)
     if jinja.is_file():
-        return jinja.read_text(encoding="utf-8", errors="replace"), jinja.name
+        try:
+            with jinja.open("rb") as file:
+                text = file.read(_LONGEST_TEMPLATE)
+        except OSError as problem:
+            unread.append(unreadable(jinja, problem).finding)
+            return "", ""
+        return text.decode(errors="replace"), jinja.name
     stated = _object(wrapped, unread).get("chat_template")
     if isinstance(stated, str):
         return stated, wrapped.name

@@ -19,6 +19,7 @@ from converter.capture.prompts import bundled_prompts, read_prompts, read_texts
 from converter.capture.tokens import Input, Limits, prompt_inputs, text_inputs
 from converter.checkpoint.header import DTYPE_NAMES
 from converter.checkpoint.jsonfile import in_text, read_object
+from converter.checkpoint.paths import real
 from converter.drafter.target import Target
 from converter.errors import InputError, OutputError, UsageError
 from converter.findings import error
@@ -167,7 +168,7 @@ def _check_out(request: Request) -> None:
         raise UsageError(f"-o {out} is a folder; name the file, e.g. {out / 'sample.safetensors'}")
     if hub_id(request.target) is None:
         folder = request.target if request.target.is_dir() else request.target.parent
-        if out.resolve().parent == folder.resolve():
+        if real(out).parent == real(folder):
             raise UsageError(f"-o {out} lies in the target's folder, which is never written to")
     remove_finished(out)
     if os.path.lexists(out) and not request.force:

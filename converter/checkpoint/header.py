@@ -19,6 +19,7 @@ from converter.errors import InputError
 from converter.findings import error
 
 MAX_HEADER = 100_000_000  # safetensors' own limit, bytes
+_MAX_TENSORS = 100_000  # of one file; a target of a trillion parameters has some 3,000 in each of its shards
 _MAX_ELEMENTS = 1 << 64  # safetensors counts them in 64 bits
 
 # Bits per element, by the names that safetensors 0.8.0 writes.
@@ -109,6 +110,9 @@ def parse_header(text: bytes, data_size: int, data_start: int, where: str) -> He
         told = {"fix": ("save the checkpoint again with safetensors, or download the file again",)} | rest
         return InputError(error(code, message, where=where, expected=shortened(expected), **told))
 
+    objects = text.count(b"{")  # before the parser, which takes seconds and a gigabyte for a million
+    if objects > _MAX_TENSORS:
+        raise bad(f"it lists {objects:,} tensors", expected=f"at most {_MAX_TENSORS:,}")
     try:
         document = parse(text)
     except ValueError as problem:

@@ -16,6 +16,9 @@ from converter.errors import InputError
 from converter.findings import error
 
 MAX_BYTES = 64_000_000  # an index of a million tensors is about this long
+DEEPEST = 100  # objects and lists within each other; configs have about 5, and serde_json, which engines use, takes 127
+_LONGEST_KEY = 4096  # characters; the longest names of tensors and of tokens have some hundred
+_LONGEST_TEXT = 20_000  # characters of a value in a config or a seal: it is told to people
 _MAX_MESSAGE = 300  # characters: what a stranger's file says must not flood the terminal
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -41,6 +44,26 @@ def read_object(path: Path, pipe: bool = False) -> dict[str, Any]:
     except ValueError as problem:
         raise _not_json(path, str(problem)) from problem
     return document
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The JSON object in a config.json or a seal,
+    whose values are told to people. Raises InputError as `read_object` does."""
+    document = read_object(path)
+    longest = max(map(len, _texts(document)), default=0)
+    if longest > _LONGEST_TEXT:
+        raise _not_json(path, f"a value has {longest:,} characters, more than {_LONGEST_TEXT:,}")
+    return document
+
+
+def _texts(document: Any) -> Iterator[str]:
+    waiting = [document]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, str):
+            yield node
+        elif isinstance(node, dict | list):
+            waiting += node.values() if isinstance(node, dict) else node
 
 
 def unreadable(path: Path, problem: OSError) -> InputError:
@@ -78,6 +101,8 @@ def parse(text: bytes) -> Any:
             parse_float=_finite,
             parse_int=_integer,
         )
+        if _deeper(document, DEEPEST):  # whoever walks it may call itself
+            raise ValueError("it is nested too deeply")
         if _SURROGATE.search(text):  # half a pair is no character and could not be written out again
             json.dumps(document, ensure_ascii=False).encode()
     except RecursionError as problem:
@@ -102,6 +127,22 @@ def in_text(value: Any) -> Any:
     return [in_text(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
+def _deeper(document: Any, depth: int) -> bool:
+    """Whether more than `depth` objects and lists lie within each other."""
+    level = [document]
+    for _ in range(depth):
+        level = [
+            part
+            for node in level
+            if isinstance(node, dict | list)
+            for part in (node.values() if isinstance(node, dict) else node)
+            if isinstance(part, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
 def shortened(text: str) -> str:
     return text if len(text) <= _MAX_MESSAGE else text[:_MAX_MESSAGE] + "..."
 
@@ -109,6 +150,8 @@ def shortened(text: str) -> str:
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document: dict[str, Any] = {}
     for key, value in pairs:
+        if len(key) > _LONGEST_KEY:
+            raise ValueError(f"a key has {len(key):,} characters: {key[:40]!r}...")
         if key in document:
             raise ValueError(f"the key {key!r} appears twice")
         document[key] = value

@@ -29,6 +29,7 @@ WEIGHTS = ("pytorch_model.bin", "model.bin", "model.pt", "model.pth")
 _NAMES = (*WEIGHTS, "training_state.pt")
 INDEX = "pytorch_model.bin.index.json"
 ENDINGS = (".bin", ".pt", ".pth", ".ckpt")
+_UNFOLDS = 4  # times the file that its tensors may fill; an embedding that is the head as well is stored once
 # Where checkpoints of training runs keep the model, first found first taken.
 _INNER = ("state_dict", "model_state_dict", "model", "draft_state_dict", "module")
 
@@ -94,14 +95,17 @@ def load_pickle(file: Path, unpacked: bytes | None = None) -> Any:
 
     try:
         source = file if unpacked is None else io.BytesIO(unpacked)
+        size = file.stat().st_size if unpacked is None else len(unpacked)
         zipped = zipfile.is_zipfile(source)
         if zipped:
             source = _private(file) if isinstance(source, Path) else source
-            _refuse_compressed(file, source, source.stat().st_size if isinstance(source, Path) else len(unpacked or ()))
+            _refuse_compressed(file, source, size)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols: whatever is not understood is refused anyway
             mapped = zipped and isinstance(source, Path)
-            return torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
+            document = torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
+        _refuse_unfolding(file, document, size)
+        return document
     except OSError as problem:
         raise unreadable(file, problem) from problem
     except pickle.UnpicklingError as problem:
@@ -151,10 +155,46 @@ def _refuse_compressed(file: Path, source: Path | BinaryIO, size: int) -> None:
         total = sum(e.file_size for e in archive.infolist())
     if packed or total > size:
         raise InputError(
-            error("F114", f"{file.name} has compressed entries, which torch never writes", where=str(file))
+            error(
+                "F114",
+                f"{file.name} has compressed or overlapping entries, which torch never writes",
+                where=str(file),
+                found=f"{total:,} bytes of entries in a file of {size:,}",
+                fix=("save the tensors again with torch.save, or with safetensors",),
+            )
         )
     if not isinstance(source, Path):
         source.seek(0)
+
+
+def _refuse_unfolding(file: Path, document: Any, size: int) -> None:
+    """A tensor may say that one stored value is all of its values, or many tensors that they share what is stored."""
+    values = sum(tensor.numel() * tensor.element_size() for tensor in _all_tensors(document))
+    if values > _UNFOLDS * size:
+        raise InputError(
+            error(
+                "F114",
+                f"{file.name} holds tensors that are larger than the file",
+                where=str(file),
+                found=f"tensors of {values:,} bytes in a file of {size:,}",
+                why="one stored value stands for many, or the same ones for many tensors, and all would be written out",
+                fix=("save the tensors with safetensors where the file comes from",),
+            )
+        )
+
+
+def _all_tensors(document: Any) -> Iterator[Tensor]:
+    """Every tensor in it, in containers of any depth, those that hold themselves too."""
+    import torch
+
+    seen, waiting = set(), [document]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, torch.Tensor):
+            yield node
+        elif isinstance(node, Mapping | list | tuple | set) and id(node) not in seen:
+            seen.add(id(node))
+            waiting += node.values() if isinstance(node, Mapping) else node
 
 
 def _tensors(file: Path, document: Any) -> Iterator[tuple[str, Tensor]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 from converter.checkpoint.reader import Checkpoint
 from converter.drafter.points import NAME_THEM
-from converter.findings import Finding, error, note, warning
+from converter.findings import Finding, error, note, some_of, warning
 from converter.rules import loading
 from converter.rules.dialect import Dialect, DialectReading
 from converter.rules.fields import keys_read, leaves, lookup
@@ -109,6 +110,9 @@ def _tied(reading: DialectReading, config: Mapping[str, Any]) -> list[Finding]:
     ]
 
 
+_MOST_UNKNOWN = 100  # keys that have a finding of their own
+
+
 def _unknown_keys(dialect: Dialect, config: Mapping[str, Any]) -> list[Finding]:
     rules = dialect.rules
     known = {mark["key"] for mark in rules["recognise"] if "key" in mark}
@@ -116,14 +120,28 @@ def _unknown_keys(dialect: Dialect, config: Mapping[str, Any]) -> list[Finding]:
     known |= {rules["release"]["key"]} if "release" in rules else set()
     known |= keys_read(rules["fields"])
     known |= set(_counts(config))
-    return [
+    why = "if it changes what the drafter computes, the engine will not know"
+    # Neither it nor what it lies in.
+    unknown = [leaf for leaf in leaves(config) if known.isdisjoint(accumulate(leaf.split("."), "{}.{}".format))]
+    findings = [
         warning(
             "C204",
             f"config key {leaf} is not known to the {dialect.title} rules; it is not carried over",
             where=leaf,
             found=repr(lookup(config, leaf))[:120],
-            why="if it changes what the drafter computes, the engine will not know",
+            why=why,
         )
-        for leaf in leaves(config)
-        if not any(leaf == key or leaf.startswith(f"{key}.") for key in known)
+        for leaf in unknown[:_MOST_UNKNOWN]
     ]
+    if len(unknown) > _MOST_UNKNOWN:
+        more = len(unknown) - _MOST_UNKNOWN
+        findings.append(
+            warning(
+                "C204",
+                f"{more:,} more config keys are not known to the {dialect.title} rules; they are not carried over",
+                where="config.json",
+                found=some_of(unknown[_MOST_UNKNOWN:]),
+                why=why,
+            )
+        )
+    return findings

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from converter.checkpoint.paths import real
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.drafter.vocab import VocabularyMap
@@ -24,7 +25,7 @@ def check_tokens(
         return
     theirs = read_tokenizer(target.folder)
     # A folder that holds drafter and target has one tokenizer.
-    ours = theirs if drafter_folder.resolve() == target.folder.resolve() else read_tokenizer(drafter_folder)
+    ours = theirs if real(drafter_folder) == real(target.folder) else read_tokenizer(drafter_folder)
     for finding in dict.fromkeys((*ours.unread, *theirs.unread)):
         yield warning("C240", f"the tokens were not compared: {finding.message}", where=finding.where, why=finding.why)
     yield from _other_ids(ours, theirs)

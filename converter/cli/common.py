@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import click
 
+from converter.report.words import clean
 from converter.version import __version__
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -27,7 +28,7 @@ def open_streams() -> None:
 
 def fail(code: int, message: str) -> NoReturn:
     try:
-        click.echo(f"error  {message}", err=True)
+        click.echo(f"error  {clean(message)}", err=True)
     except OSError:  # then the exit code alone says it
         _give_up()
     sys.exit(code)

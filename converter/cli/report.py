@@ -17,6 +17,7 @@ from converter.signals import interruptible
 def report_command(file: Path, out: Path) -> None:
     """Lay out a JSON report (of --report or --json), of one drafter or of several, as a page or as Markdown."""
     from converter.checkpoint.jsonfile import read_object
+    from converter.checkpoint.paths import real
     from converter.checkpoint.whole import write_whole
     from converter.errors import Eagle3Error
     from converter.report.files import LAYOUTS
@@ -25,7 +26,7 @@ def report_command(file: Path, out: Path) -> None:
 
     if out.suffix not in LAYOUTS:
         fail(2, f"-o {out}: reports are written as {', '.join(LAYOUTS)}")
-    if out.resolve() == file.resolve():
+    if real(out) == real(file):
         fail(2, f"-o {out}: this file is what is read")
     try:
         document = read_object(file, pipe=True)

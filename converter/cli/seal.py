@@ -60,6 +60,7 @@ def sign_command(folder: Path, key: str, force: bool, quiet: bool) -> None:
     """Sign the sealed FOLDER: the seal, and every file that it lists. It must be as it was sealed."""
 
     def work() -> tuple[Verified, Path | None]:
+        from converter.checkpoint.paths import real
         from converter.errors import OutputError, UsageError
         from converter.seal import must_be_signed
         from converter.signing import open_signer
@@ -75,7 +76,7 @@ def sign_command(folder: Path, key: str, force: bool, quiet: bool) -> None:
         if signature.exists() and not force:
             raise UsageError(f"{signature} exists; --force replaces it")
         try:
-            signer.sign(folder, must_be_signed(found.sealed), folder.resolve().name)
+            signer.sign(folder, must_be_signed(found.sealed), real(folder).name)
         except OSError as problem:
             raise OutputError(f"cannot write {signature}: {problem.strerror or problem}") from problem
         return found, signature

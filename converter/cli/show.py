@@ -87,6 +87,7 @@ class Show:
             self._check_place(baseline, "--write-baseline")
 
     def _check_place(self, written: Path, option: str, *more: str) -> None:
+        from converter.checkpoint.paths import real
         from converter.errors import UsageError
 
         if not written.parent.is_dir():
@@ -95,11 +96,11 @@ class Show:
         given = [Path(p) for p in (*self._options["mappings"], *files) if p is not None]
         folders = [p if p.is_dir() else p.parent for p in self._places if p.exists()]
         given += [file for folder in folders for file in folder.iterdir()]  # links of a cache lead elsewhere
-        if written.resolve() in {p.resolve() for p in given}:
+        if real(written) in set(map(real, given)):
             raise UsageError(f"{option} {written}: this file is read or written by this run")
-        folder = written.resolve().parent
+        folder = real(written).parent
         for place in (p for p in self._places if not p.is_file()):
-            used = place.resolve()
+            used = real(place)
             if folder == used or used in folder.parents:
                 raise UsageError(f"{option} {written}: {used} is read or written by this run")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -37,6 +38,8 @@ def open_file(path: Path, width: int) -> Opened | None:
     where states are not `width` wide.
     """
     try:
+        if path.exists() and not path.is_file():  # a pipe, to which nobody may ever write, or a device without an end
+            raise OSError(errno.EINVAL, "it is not a file")
         with path.open("rb") as file:
             first = file.read(9)
     except OSError as problem:

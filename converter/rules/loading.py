@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.resources
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 PACKAGE = "converter.mappings"
+_MOST_BYTES = 1_000_000  # of a rule file; the longest that is built in has 30,000
+_MOST_NODES = 50_000  # of a document, aliases counted as often as they stand in it; the largest has 700
+_DEEPEST = 40  # mappings and lists within each other; rules have 8
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -91,7 +95,11 @@ def add(path: Path) -> None:
     from converter.rules.schema import check
 
     try:
-        document = parse(path.read_bytes(), str(path))
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES + 1)
+        if len(text) > _MOST_BYTES:
+            raise RulesError(f"--mapping {path}: larger than {_MOST_BYTES:,} bytes, which no rules are")
+        document = parse(text, str(path))
     except OSError as problem:
         raise RulesError(f"--mapping {path}: {problem.strerror}") from problem
     kind = next((k for k in _KINDS if k in document), None)
@@ -99,10 +107,7 @@ def add(path: Path) -> None:
         raise RulesError(f"--mapping {path}: expected the key `dialect` or `engine` with a name")
     name, folder = document[kind], _KINDS[kind]
     known = load(folder, name) if name in names(folder) else None
-    try:
-        faults = check(document if known is None else _combined(known, document), kind)
-    except RecursionError as problem:
-        raise RulesError(f"--mapping {path}: it refers to itself") from problem
+    faults = check(document if known is None else _combined(known, document), kind)
     if faults:
         raise RulesError(f"--mapping {path}: " + "; ".join(faults[:5]))
     _added[folder, name] = document
@@ -129,11 +134,32 @@ def added_files() -> Mapping[str, Mapping[str, Any]]:
 def parse(text: bytes, where: str) -> Mapping[str, Any]:
     try:
         document = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as problem:
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as problem:
+        # PyYAML 6.0.3 lets through what its own constructors meet: `2024-99-99`, `!!int x`, `!!bool x`,
+        # `!!timestamp x`.
         raise RulesError(f"{where}: {problem}") from problem
+    except RecursionError as problem:
+        raise RulesError(f"{where}: it is nested too deeply") from problem
     if not isinstance(document, dict):
         raise RulesError(f"{where}: expected a mapping")
+    if not _small(document):
+        raise RulesError(
+            f"{where}: it refers to itself, is nested too deeply or holds more than {_MOST_NODES:,} values"
+        )
     return document
+
+
+def _small(document: Any) -> bool:
+    """Whether what walks all of a document comes to an end soon: an alias is one object,
+    however often it stands there."""
+    level, count = [document], 0
+    for _ in range(_DEEPEST):
+        parts = (p for n in level if isinstance(n, dict | list) for p in (n.values() if isinstance(n, dict) else n))
+        level = list(islice(parts, _MOST_NODES))
+        count += len(level)
+        if not level or count >= _MOST_NODES:
+            return not level
+    return False
 
 
 @lru_cache(maxsize=8192)

@@ -238,6 +238,9 @@ FAULTS = [
     Fault("F116", "a fused matrix whose layout nobody knows", "tensor names",
           change=tensors(lambda values: (fused(values), values.update(
               {"layers.0.self_attn.W_pack.weight": values.pop("layers.0.self_attn.qkv_proj.weight")})))),
+    Fault("F140", "model code in the folder", "auto_map in config.json", change=holding("config.py", b"import os")),
+    Fault("F141", "a licence that lies elsewhere", "LICENSE", change=lambda folder: (folder / "LICENSE").symlink_to(
+        SAMPLE)),
     # --- samples
     Fault("F120", "a sample without states", "sample",
           sample=only_first(without("s0.hidden_states")), options=ON_SAMPLE),
