@@ -31,6 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -360,11 +361,12 @@ class Copy:
         status = self._wait(child, seconds)
         if file:
             file.write_text(whole)
-        said = json.loads(log.read_text()) if log.exists() else {"failed": "", "passed": 0}
+        said = json.loads(log.read_text()) if log.exists() else {"failed": "", "passed": 0, "running": ""}
         if status is None:
             return "timeout", said["running"], said["passed"]
-        if said["failed"] or status not in (0, 5):  # 5: nothing was run, for time
-            return "killed", said["failed"] or said.get("running") or "collection", said["passed"]
+        died = status not in (0, 5) and (said["running"] or not said["passed"])  # in a test, or before the first
+        if said["failed"] or died:
+            return "killed", said["failed"] or said["running"] or "collection", said["passed"]
         return "survived", "", said["passed"]
 
     def _wait(self, child: int, seconds: float) -> int | None:
@@ -386,23 +388,19 @@ class Copy:
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
             os.chdir(self.folder)
             sys.path[:] = [str(self.folder), *(p for p in sys.path if Path(p).resolve() != ROOT and p)]
+            for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+                del sys.modules[name]
             for stream in (1, 2):
                 os.dup2(os.open(self.folder / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
             import pytest
 
-            options = [
-                "-x",
-                "-q",
-                "-p",
-                "no:cacheprovider",
-                "-p",
-                "no:xdist",
-                "-p",
-                "no:cov",
-                f"--rootdir={self.folder}",
-            ]
+            os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+            options = ["-x", "-q", "-p", "no:cacheprovider", f"--rootdir={self.folder}"]
             code = int(pytest.main([*options, *tests], plugins=[_Order(tests, seconds, log)]))
+        except BaseException:
+            traceback.print_exc()
         finally:
+            sys.stdout.flush()
             os._exit(code)
 
 
@@ -427,8 +425,8 @@ class _Order:
     def pytest_runtest_logreport(self, report) -> None:  # type: ignore[no-untyped-def]
         if report.failed:
             self._say(failed=report.nodeid)
-        elif report.when == "call":
-            self._say(passed=int(self._said["passed"]) + 1)
+        elif report.when == "teardown":
+            self._say(passed=int(self._said["passed"]) + 1, running="")
 
     def _say(self, **words: object) -> None:
         self._said |= words
@@ -455,17 +453,18 @@ def run_all(chosen: Sequence[Mutant], seconds: float, out: Path) -> list[Result]
     reach, explained = Reach(), yaml.safe_load(EXPLAINED.read_text()) or {}
     import_everything()
     results: list[Result] = []
-    sound: dict[str, bool] = {}
+    sound: dict[tuple[str, ...], bool] = {}
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Copy(Path(folder))
         for number, mutant in enumerate(chosen, 1):
             began, tests = time.monotonic(), reach.tests(mutant)
             if tests:
                 result = Result(mutant, *tree.run(mutant, tests, seconds), reach=len(tests))
-                if result.by in reach.seconds and result.by not in sound:
-                    sound[result.by] = tree.run(None, [result.by], seconds)[0] == "survived"
-                if not sound.get(result.by, True):
-                    raise SystemExit(f"{result.by} fails without a mutant, too")
+                judge = (result.by,) if result.by in reach.seconds else tuple(tests[:1]) if result.by else ()
+                if judge and judge not in sound:
+                    sound[judge] = tree.run(None, judge, seconds)[0] == "survived"
+                if judge and not sound[judge]:
+                    raise SystemExit(f"{judge[0]} fails without a mutant, too")
             else:
                 result = Result(mutant, "unreached")
             result.seconds, result.why = round(time.monotonic() - began, 1), explained.get(mutant.key, "")
