@@ -99,6 +99,15 @@ def test_weights_of_another_name_are_not_said_to_be_found(tmp_path: Path) -> Non
     assert found.word == "works after conversion" and found.why.startswith("the weights are in drafter.safetensors")
 
 
+def test_without_d2t_draft_ids_are_taken_for_target_ids(tmp_path: Path) -> None:
+    source = changed(tmp_path / "in")
+    tensors = load_file(source / "model.safetensors")
+    save_file({n: t for n, t in tensors.items() if n != "d2t"}, source / "model.safetensors", metadata={"format": "pt"})
+    report = check(source, SGLANG)
+    assert "V202" in codes(report)
+    assert verdict(report).why == "there is no d2t, so it takes draft ids for target ids"
+
+
 def test_without_the_target_nothing_is_said_to_work() -> None:
     without_depth = verdict(check(OURS, SGLANG, target=None, target_arch="LlamaForCausalLM"))
     assert (

@@ -29,6 +29,7 @@ def requirement(text: str) -> list[str]:
 
 def test_choosing_releases() -> None:
     assert requirement("sglang") == ["0.5.23"]
+    assert requirement(" sglang ") == ["0.5.23"]
     assert requirement("sglang==0.5.9") == ["0.5.9"]
     assert requirement("sglang>=0.5.21") == ["0.5.21", "0.5.22", "0.5.23"]
     [newer] = resolve("sglang==0.6.1")

@@ -418,3 +418,8 @@ def test_what_is_written_is_read_back_or_refused(form: str, spec: DrafterSpec) -
     reading = read_spec(document, found.rules["fields"], meaning)
     assert reading.spec is not None, reading.findings
     assert not differences(spec, reading.spec)
+
+
+def test_a_trainer_takes_any_target() -> None:
+    form = trainer_form("specforge", Provenance("specforge", ""), Target())
+    assert form.target("Nobody").architecture == "Nobody" and form.target("").architecture == "any target"
