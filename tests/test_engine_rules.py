@@ -12,6 +12,7 @@ import pytest
 from converter.checkpoint.reader import open_checkpoint
 from converter.checks.engine import compare, examine, span
 from converter.checks.suits import where_it_works, with_fixes
+from converter.drafter.layout import expected_tensors
 from converter.drafter.spec import FIELDS, OPTIONAL, DrafterSpec, Rope
 from converter.drafter.target import Target
 from converter.errors import UsageError
@@ -436,3 +437,16 @@ def test_vllm_never_takes_the_embedding_for_the_head() -> None:
     for engine in all_releases("vllm"):
         told = [f.message for f in examine(engine, replace(spec, tie_word_embeddings=True), LLAMA).findings]
         assert f"tie_word_embeddings is true; {engine} computes false" in told
+
+
+def test_what_stops_a_release_of_what_it_sees() -> None:
+    [engine], spec = resolve("sglang==0.5.21"), drafter("a_plain").spec
+    names = [engine.names_for(c) or c for c in expected_tensors(spec)] + ["d2t"]
+    seen = engine.loads(spec, names)
+    assert engine.stops(seen, LLAMA) == ""
+    embedding = engine.loads(replace(spec, capture_points=(0, 2, 4)), names)
+    assert engine.stops(embedding, LLAMA) == "the target's class does not hand out embedding"
+    assert engine.stops(embedding, replace(LLAMA, architecture="")) == ""  # nothing is said of an unknown class
+    assert engine.stops(engine.loads(None, names), LLAMA) == "its config cannot be read"
+    [newest], full = resolve("vllm==0.33.0"), replace(spec, draft_vocab_size=spec.vocab_size)
+    assert newest.stops(newest.loads(full, names), LLAMA) == "it takes no map over the full vocabulary (d2t)"
