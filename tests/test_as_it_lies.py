@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from converter.checks import as_it_is
+from converter.drafter.spec import Origin
 from converter.pipeline import Report
 from converter.report.document import as_json
 from converter.report.markdown import markdown
@@ -83,6 +84,14 @@ def test_vllm_serves_speculators_folders_as_they_lie() -> None:
 def test_what_is_written_otherwise_than_an_engine_reads_it(config: Config, why: str, tmp_path: Path) -> None:
     found = verdict(check(changed(tmp_path / "in", config), SGLANG, dialect="specforge"))
     assert found.word == "works after conversion" and found.why.startswith(why)
+
+
+def test_what_a_default_follows_from_is_said(tmp_path: Path) -> None:
+    absent = {"head_dim": "absent", "target_hidden_size": "absent"}
+    drafter = check(changed(tmp_path / "in", absent), SGLANG, dialect="specforge").drafter
+    assert drafter is not None
+    assert drafter.spec.origins["head_dim"] == Origin("derived", "hidden_size / num_attention_heads")
+    assert drafter.spec.origins["target_hidden_size"] == Origin("derived", "hidden_size")
 
 
 def test_a_map_of_ids_is_read_as_offsets(tmp_path: Path) -> None:

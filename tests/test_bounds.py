@@ -16,6 +16,7 @@ from converter.checks import fresh, likeness, values
 from converter.checks.precision import check_precision
 from converter.checks.rows import Likeness, check_embedding, recover_map
 from converter.checks.suits import with_fixes
+from converter.drafter.quantised import quantised_weights
 from converter.drafter.target import Target
 from converter.findings import error
 from converter.rules.behaviours import READERS
@@ -162,3 +163,10 @@ def test_what_an_engine_cannot_do_says_where_it_works(code: str) -> None:
     assert mended.fix and all(line.startswith("works in ") for line in mended.fix)
     own = error(code, "what", fix=("do this",))
     assert with_fixes([own, error("C203", "what")], spec, target, "unknown") == [own, error("C203", "what")]
+
+
+def test_matrices_of_whole_numbers_are_quantised(tmp_path: Path) -> None:
+    numbers = torch.ones((2, 2), dtype=torch.int8)
+    checkpoint = stored(tmp_path / "in", a=numbers, b=numbers[0], c=numbers[None], d=numbers.float())
+    tensors = {"q.weight": "a", "norm.weight": "b", "odd.weight": "c", "k.weight": "d", "v.weight_scale": "d"}
+    assert quantised_weights(checkpoint, tensors) == {"q.weight", "v.weight"}

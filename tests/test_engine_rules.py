@@ -11,7 +11,7 @@ import pytest
 
 from converter.checkpoint.reader import open_checkpoint
 from converter.checks.engine import compare, examine, span
-from converter.checks.suits import where_it_works, with_fixes
+from converter.checks.suits import suits, where_it_works, with_fixes
 from converter.drafter.layout import expected_tensors
 from converter.drafter.spec import FIELDS, OPTIONAL, DrafterSpec, Rope
 from converter.drafter.target import Target
@@ -450,3 +450,15 @@ def test_what_stops_a_release_of_what_it_sees() -> None:
     assert engine.stops(engine.loads(None, names), LLAMA) == "its config cannot be read"
     [newest], full = resolve("vllm==0.33.0"), replace(spec, draft_vocab_size=spec.vocab_size)
     assert newest.stops(newest.loads(full, names), LLAMA) == "it takes no map over the full vocabulary (d2t)"
+
+
+def test_an_error_or_a_needed_flag_speaks_against_a_release() -> None:
+    spec = drafter("b_nbr").spec
+    [writer] = resolve("vllm==0.33.0")
+    config = nested(examine(writer, spec, LLAMA).config)
+    names = [writer.names_for(c) or c for c in expected_tensors(spec)] + ["d2t", "t2d"]
+    sglang = suits("sglang", spec, config, names, LLAMA, "unknown")
+    assert sglang.right == () and all("K103" in codes for codes in sglang.wrong)
+    vllm = suits("vllm", spec, config, names, LLAMA, "unknown")
+    assert "0.33.0" in vllm.right and vllm.words().startswith("vllm ") and vllm.words().endswith(" to 0.33.0")
+    assert suits("sglang", spec, config, names, replace(LLAMA, layers=None), "unknown").right == ()
