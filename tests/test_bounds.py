@@ -170,3 +170,12 @@ def test_matrices_of_whole_numbers_are_quantised(tmp_path: Path) -> None:
     checkpoint = stored(tmp_path / "in", a=numbers, b=numbers[0], c=numbers[None], d=numbers.float())
     tensors = {"q.weight": "a", "norm.weight": "b", "odd.weight": "c", "k.weight": "d", "v.weight_scale": "d"}
     assert quantised_weights(checkpoint, tensors) == {"q.weight", "v.weight"}
+
+
+def test_a_matrix_that_repeats_both_ways_is_said_once(tmp_path: Path) -> None:
+    name = LAYER + "mlp.up_proj.weight"
+    report = check(copy_of("a_plain", tmp_path / "in", tensors=change(name, lambda t: t[:96, :32].tile(2, 2))), ENGINE,
+                   **BARE)  # fmt: skip
+    assert [(f.where, f.found) for f in report.findings if f.code == "T118"] == [
+        (name, "the second half of its rows is the first")
+    ]

@@ -22,7 +22,7 @@ from converter.pipeline import Report
 from converter.rules import loading
 from converter.rules.engine import nested, resolve
 from converter.rules.fields import IdMeaning, leaves, read_spec
-from converter.rules.forms import own_reader, trainer_form, writable
+from converter.rules.forms import own_reader, reading_engine, trainer_form, writable
 from converter.rules.recognition import recognise
 from tests.support import DRAFTERS, NAMES, SAMPLE, TARGET, codes, convert, copy_of, eagle3, errors, quiet, request
 from tests.test_forward import drafter
@@ -434,3 +434,10 @@ def test_an_output_is_read_by_the_first_engine_that_finds_its_points() -> None:
     assert own_reader(engines, config, target, launched=True) == engines[0]
     assert own_reader(engines[:1], config, target, launched=False) == engines[0]
     assert own_reader(["nobody==1", *engines], config, Target(), launched=True) == ""  # ids mean nothing without it
+
+
+def test_a_range_of_releases_is_no_dialect() -> None:
+    with pytest.raises(UsageError, match=r"^--dialect sglang>=0.5.22: expected one release, such as sglang==0.5.23$"):
+        reading_engine("sglang>=0.5.22", {})
+    with pytest.raises(UsageError, match=r"^--dialect 'sglang==9\*': expected NAME, "):
+        reading_engine("sglang==9*", {})
