@@ -86,6 +86,19 @@ def test_what_is_written_otherwise_than_an_engine_reads_it(config: Config, why: 
     assert found.word == "works after conversion" and found.why.startswith(why)
 
 
+@pytest.mark.parametrize(("said", "why"), [(4, ""), (3, "num_aux_hidden_states"), ("absent", "num_aux_hidden_states")])
+def test_more_states_than_usual_must_be_counted(said: Any, why: str, tmp_path: Path) -> None:
+    config = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2, 3]}, "num_aux_hidden_states": said}
+    source = changed(tmp_path / "in", config)
+    tensors = load_file(source / "model.safetensors")
+    tensors["fc.weight"] = torch.randn((64, 256), generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    report = check(source, SGLANG, dialect="specforge")
+    expected = f"config.json does not say that fc takes 4 states ({why})" if why else ""
+    assert errors(report) == [] and verdict(report).word == ("works after conversion" if why else "works")
+    assert verdict(report).why.startswith(expected)
+
+
 def test_what_a_default_follows_from_is_said(tmp_path: Path) -> None:
     absent = {"head_dim": "absent", "target_hidden_size": "absent"}
     drafter = check(changed(tmp_path / "in", absent), SGLANG, dialect="specforge").drafter

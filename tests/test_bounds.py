@@ -64,7 +64,7 @@ def test_ordinals() -> None:
 @pytest.mark.parametrize(("edit", "words"), [
     (lambda t: t.clamp(-1, 1).mul(100).round(), "whole numbers up to"),
     (lambda t: filled(torch.exp2(torch.arange(t.numel()).reshape(t.shape) % 8) * 1.75, (0, 0), 448), "fp8 numbers"),
-    (lambda t: torch.exp2(torch.arange(t.numel()).reshape(t.shape) % 8) * 1.7, ""),
+    (lambda t: filled(torch.exp2(torch.arange(t.numel()).reshape(t.shape) % 8) * 1.7, (0, 0), 448), ""),
 ])  # fmt: skip
 def test_quantised_numbers(edit: Any, words: str, tmp_path: Path) -> None:
     report = check(copy_of("a_plain", tmp_path / "in", tensors=change(LAYER + "mlp.up_proj.weight", lambda t: edit(

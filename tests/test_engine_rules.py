@@ -462,3 +462,12 @@ def test_an_error_or_a_needed_flag_speaks_against_a_release() -> None:
     vllm = suits("vllm", spec, config, names, LLAMA, "unknown")
     assert "0.33.0" in vllm.right and vllm.words().startswith("vllm ") and vllm.words().endswith(" to 0.33.0")
     assert suits("sglang", spec, config, names, replace(LLAMA, layers=None), "unknown").right == ()
+
+
+def test_points_that_no_list_of_ids_names() -> None:
+    """Ids of DeepSeek's classes are capture points, unless the first is 1: so point 1 alone has no name."""
+    spec = replace(drafter("a_plain").spec, capture_points=(1,))
+    found = examine(resolve("sglang")[0], spec, replace(LLAMA, architecture="DeepseekV3ForCausalLM")).findings
+    [no_ids] = [f for f in found if f.code == "K123"]
+    assert no_ids.severity == "error" and no_ids.found == "id rule plus_one_if_first_is_one"
+    assert no_ids.message == "no list of ids makes sglang 0.5.23 capture layer 1 of DeepseekV3ForCausalLM"
