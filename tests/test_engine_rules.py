@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from converter.checkpoint.reader import open_checkpoint
-from converter.checks.engine import compare, examine, span
+from converter.checks.engine import capture_table, compare, examine, span
 from converter.checks.suits import suits, where_it_works, with_fixes
 from converter.drafter.layout import expected_tensors
 from converter.drafter.spec import FIELDS, OPTIONAL, DrafterSpec, Rope
@@ -471,3 +471,8 @@ def test_points_that_no_list_of_ids_names() -> None:
     [no_ids] = [f for f in found if f.code == "K123"]
     assert no_ids.severity == "error" and no_ids.found == "id rule plus_one_if_first_is_one"
     assert no_ids.message == "no list of ids makes sglang 0.5.23 capture layer 1 of DeepseekV3ForCausalLM"
+
+
+def test_which_releases_capture_a_point() -> None:
+    assert capture_table("sglang", "LlamaForCausalLM", 0, 6) == "sglang 0.5.22 to 0.5.23"
+    assert capture_table("sglang", "LlamaForCausalLM", 6, 6).startswith("none of sglang 0.4.6 to 0.5.23")
