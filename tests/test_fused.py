@@ -173,6 +173,7 @@ def test_both_forms_at_once_are_refused(tmp_path: Path) -> None:
 
     text = only(check(copy_of("a_plain", tmp_path / "in", tensors=both), "sglang"), "T102")
     assert "layers.0.self_attn.k_proj.weight is one of them again" in text
+    assert "layers.0.self_attn.qkv_proj.weight holds q_proj, k_proj and v_proj, and" in text
 
 
 def test_quantised_ones_are_refused(tmp_path: Path) -> None:
