@@ -323,3 +323,9 @@ def test_what_an_engine_cannot_that_nobody_asked_for_stands_in_the_table() -> No
     asked = eagle3(*drafter, "--engine", "tensorrt-llm")
     assert asked.returncode == 1 and "error K121" in asked.stdout
     assert "error K121" in eagle3(*drafter, "-v").stdout
+
+
+def test_without_a_map_to_load_none_is_missed(tmp_path: Path) -> None:
+    run(DRAFTERS / "h_fullvocab", tmp_path / "out")
+    assert "d2t" not in load_file(tmp_path / "out" / "model.safetensors")
+    assert verdict(check(tmp_path / "out", target=None)) == Verdict("works")
