@@ -179,3 +179,13 @@ def test_a_matrix_that_repeats_both_ways_is_said_once(tmp_path: Path) -> None:
     assert [(f.where, f.found) for f in report.findings if f.code == "T118"] == [
         (name, "the second half of its rows is the first")
     ]
+
+
+@pytest.mark.parametrize(("name", "width", "words"), [
+    ("fc.weight", 64, "block 1 of 3 of its columns, one for each captured state, is there again as 3"),
+    (LAYER + "mlp.up_proj.weight", 32, "block 1 of 2 of its columns is there again as 2"),
+])  # fmt: skip
+def test_a_block_that_is_there_again(name: str, width: int, words: str, tmp_path: Path) -> None:
+    edit = change(name, lambda t: torch.cat([t[:, :-width], t[:, :width]], dim=1))
+    report = check(copy_of("a_plain", tmp_path / "in", tensors=edit), ENGINE, **BARE)
+    assert [(f.where, f.found) for f in report.findings if f.code == "T118"] == [(name, words)]
