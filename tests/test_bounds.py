@@ -17,6 +17,7 @@ from converter.checks.precision import check_precision
 from converter.checks.rows import Likeness, check_embedding, recover_map
 from converter.checks.suits import with_fixes
 from converter.drafter.quantised import quantised_weights
+from converter.drafter.spec import Rope
 from converter.drafter.target import Target
 from converter.findings import error
 from converter.rules.behaviours import READERS
@@ -189,3 +190,10 @@ def test_a_block_that_is_there_again(name: str, width: int, words: str, tmp_path
     edit = change(name, lambda t: torch.cat([t[:, :-width], t[:, :width]], dim=1))
     report = check(copy_of("a_plain", tmp_path / "in", tensors=edit), ENGINE, **BARE)
     assert [(f.where, f.found) for f in report.findings if f.code == "T118"] == [(name, words)]
+
+
+def test_ropes_in_words() -> None:
+    assert str(Rope(10000.0)) == "theta 10000"
+    assert str(Rope(10000.0, "yarn", (("factor", 32.0),))) == "theta 10000, yarn factor 32.0"
+    assert str(Rope(5.0, "default", (("mrope_section", (1, 2)),))) == "theta 5, default mrope_section (1, 2)"
+    assert str(Rope(5.0, "linear")) == "theta 5, linear"
