@@ -146,7 +146,7 @@ def test_every_input_tensor_is_accounted_for(tmp_path: Path) -> None:
     used = {t.source for t in report.plan.tensors} | set(report.plan.dropped)
     assert used == set(report.source.checkpoint.tensors)
     renamed = {t.source for t in report.plan.tensors if t.source.startswith("layers.0.")}
-    assert renamed and {t.source for t in report.plan.renamed} == renamed
+    assert renamed and {t.source for t in report.plan.renamed} >= renamed
 
 
 def test_the_width_of_fc_is_explained(tmp_path: Path) -> None:
