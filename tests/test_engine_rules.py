@@ -37,7 +37,7 @@ def test_choosing_releases() -> None:
     assert newer.newer_than_known
     assert newer.rules == resolve("sglang")[0].rules
     assert resolve("vllm==99")[0].rules == resolve("vllm")[0].rules != resolve("vllm==0.32.0")[0].rules
-    for wrong in ("sglang==0.4.1", "sglang>=9", "tgi", "sglang=0.5.9", ""):
+    for wrong in ("sglang==0.4.1", "sglang>=9", "tgi", "sglang=0.5.9", "", "sglang==0.5.22.post1"):
         with pytest.raises(UsageError):
             resolve(wrong)
 
