@@ -88,7 +88,7 @@ bench: $(READY)
 # Hostile files by mutation (tests/fuzz); prints the table of docs/reliability.md. TARGETS="header seal" are fewer.
 fuzz: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[torch,test,fuzz]'
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.run $(TARGETS) --runs $(RUNS) --examples $(EXAMPLES) \
+	TMPDIR=$(MEMORY) HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.run $(TARGETS) --runs $(RUNS) --examples $(EXAMPLES) \
 	  --seconds $(SECONDS_EACH) $(if $(RECORD),--record $(RECORD))
 
 # Known vulnerabilities of what is installed in .venv; needs the network, and fails where a package cannot be asked about.

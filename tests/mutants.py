@@ -3,15 +3,16 @@
     make coverage                                  # which test runs which line, and how long it takes
     python -m tests.mutants --count 300 --seed 9   # writes mutants.json; exit code 1 where one survives unexplained
 
-A change is one of KINDS at one place of the source. Those of every module are listed in order, `--count` of them are
-drawn with `--seed`, from each module in proportion to how many it has, and each is written into a copy of the
-tree. A process is forked from one that has imported everything but the project, and runs there the tests that reach the
-changed line, the quickest first, until one fails; that one is seen to pass without the change. Where none fails within
-`--seconds`, the mutant has survived. `tests/mutants.yaml` explains those that no test can tell.
+A change is one of KINDS at one place of the source. Those of every module are listed in order, and `--count` of them
+are drawn with `--seed`, from each module in proportion to how many it has. Each is made in a fork of a process that has
+collected the tests: the code of the changed function is put in place of the old one, and the tests that reach the line
+are run, the quickest first, until one fails. That one is seen to pass without the change. Where none fails within
+`--seconds`, the mutant has survived. What a test starts in a process of its own is not changed. `tests/mutants.yaml`
+explains those that no test can tell.
 
-Not changed: docstrings and other text, annotations, decorators, assertions (for mypy), and how much of a value a
-message shows. A returned value becomes another of its type, for mypy sees the rest. Of expressions in f-strings, Python
-before 3.12 does not say where they are.
+Not changed: docstrings and other text, annotations, decorators, defaults of dataclasses, assertions (for mypy), and how
+much of a value a message shows. A returned value becomes another of its type, for mypy sees the rest. Of expressions in
+f-strings, Python before 3.12 does not say where they are.
 """
 
 from __future__ import annotations
@@ -19,25 +20,34 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import gc
 import importlib
+import inspect
 import json
 import os
 import random
 import re
 import resource
-import shutil
+import select
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
 
+import pytest
 import yaml
+from _pytest.runner import runtestprotocol
+
+from converter.rules import loading
+from converter.rules.engine import all_releases
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("converter/checks", "converter/drafter", "converter/rules", "converter/plan.py")
@@ -83,7 +93,10 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: the source from `start` to `end` (characters) becomes `after`. `key` stays when lines move."""
+    """One change: the source from `start` to `end` (characters) becomes `after`. `key` stays when lines move.
+
+    function   the outermost one that it is in, "" for the module's own code
+    """
 
     file: str
     line: int
@@ -93,12 +106,13 @@ class Mutant:
     after: str
     start: int
     end: int
+    function: str
 
 
 @dataclass
 class Result:
-    """outcome   killed, timeout (which is killed, too), survived, or unreached: no test runs the line
-    by        the test that failed
+    """outcome   killed, timeout and broken (which are killed, too), survived, or unreached: no test runs the line
+    by        the test that failed; what stops the module from loading, where it is broken
     tests     how many were run, of how many that reach the line
     """
 
@@ -120,7 +134,7 @@ def modules() -> list[Path]:
 
 def mutants_of(path: Path) -> list[Mutant]:
     """Every change of a module, in the order of its source."""
-    source = path.read_text()
+    file, source = path.relative_to(ROOT).as_posix(), path.read_text()
     starts = [0]
     for text in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(text))
@@ -132,16 +146,16 @@ def mutants_of(path: Path) -> list[Mutant]:
 
     found: list[Mutant] = []
     seen: dict[str, int] = defaultdict(int)
-    for owner, kind, node, after in _changes(ast.parse(source)):
+    for owner, kind, node, after in _walk(ast.parse(source), _Owner("module", "")):
         start, end = at(node.lineno, node.col_offset), at(node.end_lineno or 0, node.end_col_offset or 0)
         before = source[start:end]
         if before == after:
             continue
-        key = f"{path.relative_to(ROOT).as_posix()}::{owner} {kind}: {_line(before)} -> {_line(after)}"
+        key = f"{file}::{owner.name} {kind}: {_line(before)} -> {_line(after)}"
         seen[key] += 1
         if seen[key] > 1:
             key += f" #{seen[key]}"
-        found.append(Mutant(path.relative_to(ROOT).as_posix(), node.lineno, key, kind, before, after, start, end))
+        found.append(Mutant(file, node.lineno, key, kind, before, after, start, end, owner.function))
     return found
 
 
@@ -150,24 +164,30 @@ def _line(code: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-Change = tuple[str, str, "ast.expr | ast.stmt", str]
+class _Owner(NamedTuple):
+    """Where a change is: function or class with all that it is in, and the outermost function ("" outside)."""
+
+    name: str
+    function: str
 
 
-def _changes(tree: ast.Module) -> Iterator[Change]:
-    """owner (function or class), kind, the node that is replaced, and by what."""
-    yield from _walk(tree, "module")
+Change = tuple[_Owner, str, "ast.expr | ast.stmt", str]
 
 
-def _walk(node: ast.AST, owner: str) -> Iterator[Change]:
+def _walk(node: ast.AST, owner: _Owner, in_class: bool = False) -> Iterator[Change]:
+    """Where, what kind, the node that is replaced, and by what."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        owner = node.name if owner == "module" else f"{owner}.{node.name}"
+        name = node.name if owner.name == "module" else f"{owner.name}.{node.name}"
+        in_class = isinstance(node, ast.ClassDef)
+        owner = _Owner(name, owner.function or ("" if in_class else name))
     for name, value in ast.iter_fields(node):
-        if name in ("annotation", "returns", "decorator_list", "type_params", "bases"):
+        if name in ("annotation", "returns", "decorator_list", "bases"):
             continue
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST) and not _left(child):
-                yield from _own(child, node, owner)
-                yield from _walk(child, owner)
+            if not isinstance(child, ast.AST) or _left(child) or (in_class and not isinstance(child, ast.FunctionDef)):
+                continue
+            yield from _own(child, node, owner)
+            yield from _walk(child, owner)
 
 
 def _left(node: ast.AST) -> bool:
@@ -184,7 +204,7 @@ def _left(node: ast.AST) -> bool:
     return False
 
 
-def _own(node: ast.AST, parent: ast.AST, owner: str) -> Iterator[Change]:
+def _own(node: ast.AST, parent: ast.AST, owner: _Owner) -> Iterator[Change]:
     """The changes of this node, without those of what is in it."""
     if isinstance(node, ast.Compare):
         for i, op in enumerate(node.ops):
@@ -205,7 +225,8 @@ def _own(node: ast.AST, parent: ast.AST, owner: str) -> Iterator[Change]:
     elif isinstance(node, ast.Constant):
         yield from ((owner, kind, node, after) for kind, after in _other_constants(node, parent))
     elif isinstance(node, ast.FunctionDef):
-        yield from ((f"{owner}.{node.name}".removeprefix("module."), *change) for change in _other_returns(node))
+        name = node.name if owner.name == "module" else f"{owner.name}.{node.name}"
+        yield from ((_Owner(name, owner.function or name), *change) for change in _other_returns(node))
     elif isinstance(node, ast.Raise | ast.Continue | ast.Break | ast.AugAssign | ast.Expr):
         yield owner, "remove", node, "pass"
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _SEVERITY and node.args:
@@ -220,7 +241,7 @@ def _own(node: ast.AST, parent: ast.AST, owner: str) -> Iterator[Change]:
             yield from _condition(test, owner)
 
 
-def _condition(test: ast.expr, owner: str) -> Iterator[Change]:
+def _condition(test: ast.expr, owner: _Owner) -> Iterator[Change]:
     if not isinstance(test, ast.Compare | ast.BoolOp | ast.UnaryOp):  # which have changes of their own
         yield owner, "condition", test, f"(not {ast.unparse(test)})"
 
@@ -312,7 +333,9 @@ class Reach:
     def tests(self, mutant: Mutant) -> list[str]:
         if mutant.file not in self._lines:
             self._lines[mutant.file] = self._data.contexts_by_lineno(str(ROOT / mutant.file))
-        contexts = self._lines[mutant.file].get(mutant.line, [])
+        lines = self._lines[mutant.file]
+        # A module's own code runs once, before all tests: those that reach any of its functions may see its values.
+        contexts = lines.get(mutant.line, []) if mutant.function else {c for those in lines.values() for c in those}
         found = {_test_of(c) for c in contexts if c}
         for context in contexts:
             if context.endswith(("|setup", "(setup)")):
@@ -328,152 +351,130 @@ def _test_of(context: str) -> str:
 # --- runs ---------------------------------------------------------------------------------------------------
 
 
-class Copy:
-    """The tree in a folder of its own, in which one file at a time is changed."""
+class Runs:
+    """A pytest plugin: once all tests are collected, each mutant is run in a fork of this process."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        files = subprocess.run(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, check=True,
-                               capture_output=True).stdout  # fmt: skip
-        for name in filter(None, files.decode().split("\0")):
-            if (ROOT / name).is_file():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(ROOT / name, folder / name)
-        subprocess.run([sys.executable, "-m", "compileall", "-q", "converter"], cwd=folder, check=True)
-        os.environ["PYTHONDONTWRITEBYTECODE"] = (
-            "1"  # one that is changed twice in a second would be taken for the other
-        )
+    def __init__(self, chosen: Sequence[Mutant], seconds: float, out: Path) -> None:
+        self.results: list[Result] = []
+        self._chosen, self._seconds, self._out = chosen, seconds, out
+        self._explained: dict[str, str] = yaml.safe_load(EXPLAINED.read_text()) or {}
+        self._sound: dict[str, bool] = {}
 
-    def run(self, mutant: Mutant | None, tests: Sequence[str], seconds: float) -> tuple[str, str, int]:
-        """Outcome, the test that failed, and how many were run."""
-        file = self.folder / mutant.file if mutant else None
-        whole = file.read_text() if file else ""
-        if mutant and file:
-            file.write_text(whole[: mutant.start] + mutant.after + whole[mutant.end :])
-            for old in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
-                old.unlink()
-        log = self.folder / "outcome.json"
-        log.unlink(missing_ok=True)
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        reach, items = Reach(), {item.nodeid: item for item in session.items}
+        for name in loading.names("engines"):
+            all_releases(name)  # read once, for all children
+        gc.freeze()
+        for number, mutant in enumerate(self._chosen, 1):
+            began, tests = time.monotonic(), [t for t in reach.tests(mutant) if t in items]
+            result = Result(mutant, "unreached", reach=len(tests), why=self._explained.get(mutant.key, ""))
+            if tests:
+                said = self._forked(mutant, [items[t] for t in tests])
+                result.outcome, result.by, result.tests = said["outcome"], said["by"], said["tests"]
+                if result.outcome == "broken" and mutant.function:
+                    raise pytest.UsageError(f"{mutant.key}: {result.by}")
+                if result.by in items and not self._passes(items[result.by]):
+                    raise pytest.UsageError(f"{result.by} fails without a mutant, too")
+            result.seconds = round(time.monotonic() - began, 1)
+            self.results.append(result)
+            self._out.write_text(json.dumps([asdict(r) for r in self.results], indent=1))
+            by = f"  by {result.by}" if result.by else f"  {result.tests} of {result.reach} tests"
+            print(
+                f"{number:4} {result.outcome:9} {result.seconds:5.1f} s line {mutant.line} {mutant.key}{by}", flush=True
+            )
+        return True
+
+    def _passes(self, item: pytest.Item) -> bool:
+        if item.nodeid not in self._sound:
+            self._sound[item.nodeid] = self._forked(None, [item])["outcome"] == "survived"
+        return self._sound[item.nodeid]
+
+    def _forked(self, mutant: Mutant | None, items: Sequence[pytest.Item]) -> dict[str, Any]:
+        """What a child says: the outcome, the test that failed, and how many were run."""
+        hears, says = os.pipe()
         child = os.fork()
         if child == 0:
-            self._in_child(tests, seconds, log)
-        status = self._wait(child, seconds)
-        if file:
-            file.write_text(whole)
-        said = json.loads(log.read_text()) if log.exists() else {"failed": "", "passed": 0}
-        if status is None:
-            return "timeout", said["running"], said["passed"]
-        if said["failed"] or status not in (0, 5):  # 5: nothing was run, for time
-            return "killed", said["failed"] or said.get("running") or "collection", said["passed"]
-        return "survived", "", said["passed"]
-
-    def _wait(self, child: int, seconds: float) -> int | None:
-        """The exit code; None where it hung. The last test that began in time has as long again."""
-        ends = time.monotonic() + 2 * seconds + 30
-        while time.monotonic() < ends:
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.02)
-        os.killpg(child, signal.SIGKILL)
+            _in_child(mutant, items, time.monotonic() + self._seconds, says)
+        os.close(says)
+        ends, heard = time.monotonic() + 2 * self._seconds + 30, b""
+        while select.select([hears], [], [], max(0, ends - time.monotonic()))[0] and (part := os.read(hears, 1 << 16)):
+            heard += part
+        os.close(hears)
+        hung = time.monotonic() >= ends
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        return None
-
-    def _in_child(self, tests: Sequence[str], seconds: float, log: Path) -> None:
-        code = 99
-        try:
-            os.setsid()
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-            os.chdir(self.folder)
-            sys.path[:] = [str(self.folder), *(p for p in sys.path if Path(p).resolve() != ROOT and p)]
-            for stream in (1, 2):
-                os.dup2(os.open(self.folder / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
-            import pytest
-
-            options = [
-                "-x",
-                "-q",
-                "-p",
-                "no:cacheprovider",
-                "-p",
-                "no:xdist",
-                "-p",
-                "no:cov",
-                f"--rootdir={self.folder}",
-            ]
-            code = int(pytest.main([*options, *tests], plugins=[_Order(tests, seconds, log)]))
-        finally:
-            os._exit(code)
+        begun = heard.decode().splitlines()
+        if begun and begun[-1].startswith("{"):
+            said: dict[str, Any] = json.loads(begun[-1])
+            return said
+        return {"outcome": "timeout" if hung else "killed", "by": begun[-1], "tests": len(begun)}  # it crashed
 
 
-class _Order:
-    """Tests in the order in which they are given, none begun after the time; what was run is written down."""
-
-    def __init__(self, tests: Sequence[str], seconds: float, log: Path) -> None:
-        self._place = {test: i for i, test in enumerate(tests)}
-        self._ends, self._log = time.monotonic() + seconds, log
-        self._said = {"failed": "", "passed": 0, "running": ""}
-
-    def pytest_collection_modifyitems(self, items: list) -> None:  # type: ignore[type-arg]
-        items.sort(key=lambda item: self._place.get(item.nodeid, len(self._place)))
-
-    def pytest_runtest_setup(self, item) -> None:  # type: ignore[no-untyped-def]
-        import pytest
-
-        if time.monotonic() > self._ends:
-            pytest.exit("time", returncode=0)
-        self._say(running=item.nodeid)
-
-    def pytest_runtest_logreport(self, report) -> None:  # type: ignore[no-untyped-def]
-        if report.failed:
-            self._say(failed=report.nodeid)
-        elif report.when == "call":
-            self._say(passed=int(self._said["passed"]) + 1)
-
-    def _say(self, **words: object) -> None:
-        self._said |= words
-        self._log.write_text(json.dumps(self._said))
+def _in_child(mutant: Mutant | None, items: Sequence[pytest.Item], ends: float, says: int) -> None:
+    """Tells the name of each test that it begins, then what came of it."""
+    outcome, by, count = "survived", "", 0
+    try:
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        if mutant is not None:
+            put_in(mutant)
+        for stream in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            if time.monotonic() > ends:
+                break
+            os.write(says, f"{item.nodeid}\n".encode())
+            count += 1
+            if any(report.failed for report in runtestprotocol(item, log=False, nextitem=following)):
+                outcome, by = "killed", item.nodeid
+                break
+    except BaseException as problem:  # of the changed module, while it is loaded, or of this program
+        outcome, by = "broken", f"{type(problem).__name__}: {problem}"
+    os.write(says, json.dumps({"outcome": outcome, "by": by, "tests": count}).encode())
+    os._exit(0)
 
 
-def import_everything() -> None:
-    """All but the project: a child is then ready in a tenth of a second, and reads the project as it is changed."""
-    for name in (
-        "hypothesis",
-        "jsonschema",
-        "numpy",
-        "pytest",
-        "rich.table",
-        "safetensors.torch",
-        "torch",
-        "transformers",
-    ):
-        importlib.import_module(name)
-    assert not any(name.partition(".")[0] == "converter" for name in sys.modules), "import the project in the children"
+def put_in(mutant: Mutant) -> None:
+    """Change the module where it is loaded: the code of the function, or the module's own values wherever they were
+    imported. What was read or computed by rules that are changed is forgotten.
+    """
+    module = importlib.import_module(mutant.file.removesuffix(".py").replace("/", "."))
+    source = (ROOT / mutant.file).read_text()
+    changed = compile(source[: mutant.start] + mutant.after + source[mutant.end :], mutant.file, "exec")
+    if mutant.function:
+        function: Any = module
+        for name in mutant.function.split("."):
+            function = inspect.getattr_static(function, name)
+        for inner in ("fget", "func", "__func__", "__wrapped__"):  # property, cached_property, static method, cache
+            function = getattr(function, inner, function)
+        function.__code__ = _code_of(changed, mutant.function)
+    else:
+        values: dict[str, Any] = {"__name__": module.__name__}
+        exec(changed, values)
+        own = [name for name, value in values.items() if not (callable(value) or name.startswith("__"))]
+        for other in [m for name, m in list(sys.modules.items()) if name.startswith("converter.") and m is not module]:
+            for name in own:
+                if name in vars(other) and vars(other)[name] is vars(module)[name]:
+                    setattr(other, name, values[name])
+        vars(module).update({name: values[name] for name in own})
+    if mutant.file.startswith("converter/rules"):
+        read_again = mutant.file == "converter/rules/loading.py"  # which takes a second
+        for thing in gc.get_objects():
+            ours = isinstance(thing, _CACHE) and thing.__module__.startswith("converter.")
+            if ours and (read_again or thing is not loading.load):
+                thing.cache_clear()
 
 
-def run_all(chosen: Sequence[Mutant], seconds: float, out: Path) -> list[Result]:
-    reach, explained = Reach(), yaml.safe_load(EXPLAINED.read_text()) or {}
-    import_everything()
-    results: list[Result] = []
-    sound: dict[str, bool] = {}
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        tree = Copy(Path(folder))
-        for number, mutant in enumerate(chosen, 1):
-            began, tests = time.monotonic(), reach.tests(mutant)
-            if tests:
-                result = Result(mutant, *tree.run(mutant, tests, seconds), reach=len(tests))
-                if result.by in reach.seconds and result.by not in sound:
-                    sound[result.by] = tree.run(None, [result.by], seconds)[0] == "survived"
-                if not sound.get(result.by, True):
-                    raise SystemExit(f"{result.by} fails without a mutant, too")
-            else:
-                result = Result(mutant, "unreached")
-            result.seconds, result.why = round(time.monotonic() - began, 1), explained.get(mutant.key, "")
-            results.append(result)
-            out.write_text(json.dumps([asdict(r) for r in results], indent=1))
-            print(f"{number:4} {result.outcome:9} {result.seconds:5.1f} s {mutant.file}:{mutant.line} {mutant.key}"
-                  f"{'  by ' + result.by if result.by else ''}", flush=True)  # fmt: skip
-    return results
+_CACHE = type(lru_cache(len))
+
+
+def _code_of(module: CodeType, qualified: str) -> CodeType:
+    code = module
+    for name in qualified.split("."):
+        code = next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name)
+    return code
 
 
 def main() -> int:
@@ -489,12 +490,13 @@ def main() -> int:
     if asked.list:
         print("\n".join(f"{m.file}:{m.line} {m.key}" for m in chosen))
         return 0
-    results = run_all(chosen, asked.seconds, asked.out)
-    left = [r for r in results if r.outcome in ("survived", "unreached")]
-    open_ones = [r for r in left if not r.why]
-    print(f"{len(results)} mutants: {len(results) - len(left)} killed, {len(left) - len(open_ones)} explained, "
-          f"{len(open_ones)} not")  # fmt: skip
-    return 1 if open_ones else 0
+    runs = Runs(chosen, asked.seconds, asked.out)
+    code = pytest.main(["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov"], plugins=[runs])
+    left = [r for r in runs.results if r.outcome in ("survived", "unreached")]
+    unexplained = [r for r in left if not r.why]
+    killed, why = len(runs.results) - len(left), len(left) - len(unexplained)
+    print(f"{len(runs.results)} mutants: {killed} killed, {why} survivors explained, {len(unexplained)} not")
+    return int(code) or (1 if unexplained else 0)
 
 
 if __name__ == "__main__":

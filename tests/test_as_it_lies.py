@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from converter.checks import as_it_is
+from converter.drafter.spec import Origin
 from converter.pipeline import Report
 from converter.report.document import as_json
 from converter.report.markdown import markdown
@@ -85,6 +86,27 @@ def test_what_is_written_otherwise_than_an_engine_reads_it(config: Config, why: 
     assert found.word == "works after conversion" and found.why.startswith(why)
 
 
+@pytest.mark.parametrize(("said", "why"), [(4, ""), (3, "num_aux_hidden_states"), ("absent", "num_aux_hidden_states")])
+def test_more_states_than_usual_must_be_counted(said: Any, why: str, tmp_path: Path) -> None:
+    config = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2, 3]}, "num_aux_hidden_states": said}
+    source = changed(tmp_path / "in", config)
+    tensors = load_file(source / "model.safetensors")
+    tensors["fc.weight"] = torch.randn((64, 256), generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    report = check(source, SGLANG, dialect="specforge")
+    expected = f"config.json does not say that fc takes 4 states ({why})" if why else ""
+    assert errors(report) == [] and verdict(report).word == ("works after conversion" if why else "works")
+    assert verdict(report).why.startswith(expected)
+
+
+def test_what_a_default_follows_from_is_said(tmp_path: Path) -> None:
+    absent = {"head_dim": "absent", "target_hidden_size": "absent"}
+    drafter = check(changed(tmp_path / "in", absent), SGLANG, dialect="specforge").drafter
+    assert drafter is not None
+    assert drafter.spec.origins["head_dim"] == Origin("derived", "hidden_size / num_attention_heads")
+    assert drafter.spec.origins["target_hidden_size"] == Origin("derived", "hidden_size")
+
+
 def test_a_map_of_ids_is_read_as_offsets(tmp_path: Path) -> None:
     source = changed(tmp_path / "in", d2t=lambda d2t: d2t + torch.arange(len(d2t)))
     found = verdict(check(source, SGLANG))
@@ -97,6 +119,15 @@ def test_weights_of_another_name_are_not_said_to_be_found(tmp_path: Path) -> Non
     (source / "model.safetensors").rename(source / "drafter.safetensors")
     found = verdict(check(source, SGLANG))
     assert found.word == "works after conversion" and found.why.startswith("the weights are in drafter.safetensors")
+
+
+def test_without_d2t_draft_ids_are_taken_for_target_ids(tmp_path: Path) -> None:
+    source = changed(tmp_path / "in")
+    tensors = load_file(source / "model.safetensors")
+    save_file({n: t for n, t in tensors.items() if n != "d2t"}, source / "model.safetensors", metadata={"format": "pt"})
+    report = check(source, SGLANG)
+    assert "V202" in codes(report)
+    assert verdict(report).why == "there is no d2t, so it takes draft ids for target ids"
 
 
 def test_without_the_target_nothing_is_said_to_work() -> None:
@@ -292,3 +323,9 @@ def test_what_an_engine_cannot_that_nobody_asked_for_stands_in_the_table() -> No
     asked = eagle3(*drafter, "--engine", "tensorrt-llm")
     assert asked.returncode == 1 and "error K121" in asked.stdout
     assert "error K121" in eagle3(*drafter, "-v").stdout
+
+
+def test_without_a_map_to_load_none_is_missed(tmp_path: Path) -> None:
+    run(DRAFTERS / "h_fullvocab", tmp_path / "out")
+    assert "d2t" not in load_file(tmp_path / "out" / "model.safetensors")
+    assert verdict(check(tmp_path / "out", target=None)) == Verdict("works")

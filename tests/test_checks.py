@@ -145,6 +145,8 @@ def test_every_input_tensor_is_accounted_for(tmp_path: Path) -> None:
     assert report.plan is not None and report.source is not None
     used = {t.source for t in report.plan.tensors} | set(report.plan.dropped)
     assert used == set(report.source.checkpoint.tensors)
+    renamed = {t.source for t in report.plan.tensors if t.source.startswith("layers.0.")}
+    assert renamed and {t.source for t in report.plan.renamed} >= renamed
 
 
 def test_the_width_of_fc_is_explained(tmp_path: Path) -> None:
@@ -152,6 +154,17 @@ def test_the_width_of_fc_is_explained(tmp_path: Path) -> None:
     [finding] = [f for f in report.findings if f.code == "A103"]
     assert finding.message == "fc takes 4 states of width 64, the config names 3"
     assert finding.expected == "[64, 192] = [hidden 64, 3 capture points x target hidden 64]"
+    assert finding.fix == ("name the points as trained, 4 of them: --aux ...",)
+
+
+@pytest.mark.parametrize(("shape", "found", "states"), [((64, 200), "[64, 200]", "3.12"), ((64,), "[64]", "0")])
+def test_an_fc_of_no_whole_states_is_another_targets(
+    shape: tuple[int, ...], found: str, states: str, tmp_path: Path
+) -> None:
+    report = run(copy_of("a_plain", tmp_path / "in", tensors=put("fc.weight", torch.ones(shape))), tmp_path / "out")
+    [finding] = [f for f in report.findings if f.code == "A103"]
+    assert finding.message == f"fc takes {states} states of width 64, the config names 3"
+    assert finding.found.startswith(found) and (states == "0" or "target hidden size" in finding.fix[0])
 
 
 def test_a_shape_is_explained(tmp_path: Path) -> None:
@@ -220,7 +233,9 @@ def test_without_a_target_the_drafter_s_own_record_is_used(tmp_path: Path) -> No
     assert report.outcome == "converted"
     assert report.target.architecture == "LlamaForCausalLM"
     bare = copy_of("a_plain", tmp_path / "in", drop("speculators_config"))
-    assert errors(run(bare, tmp_path / "out2", target=None)) == ["K120"]
+    report = run(bare, tmp_path / "out2", target=None)
+    assert errors(report) == ["K120"] and report.plan is None
+    assert [f.where for f in report.findings if f.code == "K120"] == ["config.json"]
     assert run(bare, tmp_path / "out3", target=None, target_arch="LlamaForCausalLM").outcome == "converted"
 
 
@@ -352,3 +367,14 @@ def test_values_that_are_no_numbers_are_found_on_the_way(value: float, dtype: to
         "midlayer.mlp.up_proj.weight holds 2 values that are NaN or infinite",
     ]
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
+
+
+def test_one_layer_that_is_not_there_is_said_as_a_layer(tmp_path: Path) -> None:
+    def lose(tensors: dict[str, Any]) -> None:
+        for name in [n for n in tensors if n.startswith("layers.1.")]:
+            del tensors[name]
+
+    report = run(copy_of("e_2layers", tmp_path / "in", tensors=lose), tmp_path / "out", "vllm==0.33.0")
+    assert errors(report) == ["C236"]
+    [found] = [f for f in report.findings if f.code == "C236"]
+    assert found.message == "the config says 2 layers, the checkpoint has 1" and found.found == "no tensor of layer 1"

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from converter.checkpoint.reader import open_checkpoint
-from converter.checks.engine import compare, examine, span
-from converter.checks.suits import where_it_works, with_fixes
+from converter.checks.engine import capture_table, compare, examine, span
+from converter.checks.suits import suits, where_it_works, with_fixes
+from converter.drafter.layout import expected_tensors
 from converter.drafter.spec import FIELDS, OPTIONAL, DrafterSpec, Rope
 from converter.drafter.target import Target
 from converter.errors import UsageError
@@ -29,12 +30,14 @@ def requirement(text: str) -> list[str]:
 
 def test_choosing_releases() -> None:
     assert requirement("sglang") == ["0.5.23"]
+    assert requirement(" sglang ") == ["0.5.23"]
     assert requirement("sglang==0.5.9") == ["0.5.9"]
     assert requirement("sglang>=0.5.21") == ["0.5.21", "0.5.22", "0.5.23"]
     [newer] = resolve("sglang==0.6.1")
     assert newer.newer_than_known
     assert newer.rules == resolve("sglang")[0].rules
-    for wrong in ("sglang==0.4.1", "sglang>=9", "tgi", "sglang=0.5.9", ""):
+    assert resolve("vllm==99")[0].rules == resolve("vllm")[0].rules != resolve("vllm==0.32.0")[0].rules
+    for wrong in ("sglang==0.4.1", "sglang>=9", "tgi", "sglang=0.5.9", "", "sglang==0.5.22.post1"):
         with pytest.raises(UsageError):
             resolve(wrong)
 
@@ -435,3 +438,42 @@ def test_vllm_never_takes_the_embedding_for_the_head() -> None:
     for engine in all_releases("vllm"):
         told = [f.message for f in examine(engine, replace(spec, tie_word_embeddings=True), LLAMA).findings]
         assert f"tie_word_embeddings is true; {engine} computes false" in told
+
+
+def test_what_stops_a_release_of_what_it_sees() -> None:
+    [engine], spec = resolve("sglang==0.5.21"), drafter("a_plain").spec
+    names = [engine.names_for(c) or c for c in expected_tensors(spec)] + ["d2t"]
+    seen = engine.loads(spec, names)
+    assert engine.stops(seen, LLAMA) == ""
+    embedding = engine.loads(replace(spec, capture_points=(0, 2, 4)), names)
+    assert engine.stops(embedding, LLAMA) == "the target's class does not hand out embedding"
+    assert engine.stops(embedding, replace(LLAMA, architecture="")) == ""  # nothing is said of an unknown class
+    assert engine.stops(engine.loads(None, names), LLAMA) == "its config cannot be read"
+    [newest], full = resolve("vllm==0.33.0"), replace(spec, draft_vocab_size=spec.vocab_size)
+    assert newest.stops(newest.loads(full, names), LLAMA) == "it takes no map over the full vocabulary (d2t)"
+
+
+def test_an_error_or_a_needed_flag_speaks_against_a_release() -> None:
+    spec = drafter("b_nbr").spec
+    [writer] = resolve("vllm==0.33.0")
+    config = nested(examine(writer, spec, LLAMA).config)
+    names = [writer.names_for(c) or c for c in expected_tensors(spec)] + ["d2t", "t2d"]
+    sglang = suits("sglang", spec, config, names, LLAMA, "unknown")
+    assert sglang.right == () and all("K103" in codes for codes in sglang.wrong)
+    vllm = suits("vllm", spec, config, names, LLAMA, "unknown")
+    assert "0.33.0" in vllm.right and vllm.words().startswith("vllm ") and vllm.words().endswith(" to 0.33.0")
+    assert suits("sglang", spec, config, names, replace(LLAMA, layers=None), "unknown").right == ()
+
+
+def test_points_that_no_list_of_ids_names() -> None:
+    """Ids of DeepSeek's classes are capture points, unless the first is 1: so point 1 alone has no name."""
+    spec = replace(drafter("a_plain").spec, capture_points=(1,))
+    found = examine(resolve("sglang")[0], spec, replace(LLAMA, architecture="DeepseekV3ForCausalLM")).findings
+    [no_ids] = [f for f in found if f.code == "K123"]
+    assert no_ids.severity == "error" and no_ids.found == "id rule plus_one_if_first_is_one"
+    assert no_ids.message == "no list of ids makes sglang 0.5.23 capture layer 1 of DeepseekV3ForCausalLM"
+
+
+def test_which_releases_capture_a_point() -> None:
+    assert capture_table("sglang", "LlamaForCausalLM", 0, 6) == "sglang 0.5.22 to 0.5.23"
+    assert capture_table("sglang", "LlamaForCausalLM", 6, 6).startswith("none of sglang 0.4.6 to 0.5.23")

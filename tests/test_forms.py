@@ -20,9 +20,9 @@ from converter.drafter.target import Target
 from converter.errors import UsageError
 from converter.pipeline import Report
 from converter.rules import loading
-from converter.rules.engine import nested
+from converter.rules.engine import nested, resolve
 from converter.rules.fields import IdMeaning, leaves, read_spec
-from converter.rules.forms import trainer_form, writable
+from converter.rules.forms import own_reader, reading_engine, trainer_form, writable
 from converter.rules.recognition import recognise
 from tests.support import DRAFTERS, NAMES, SAMPLE, TARGET, codes, convert, copy_of, eagle3, errors, quiet, request
 from tests.test_forward import drafter
@@ -418,3 +418,26 @@ def test_what_is_written_is_read_back_or_refused(form: str, spec: DrafterSpec) -
     reading = read_spec(document, found.rules["fields"], meaning)
     assert reading.spec is not None, reading.findings
     assert not differences(spec, reading.spec)
+
+
+def test_a_trainer_takes_any_target() -> None:
+    form = trainer_form("specforge", Provenance("specforge", ""), Target())
+    assert form.target("Nobody").architecture == "Nobody" and form.target("").architecture == "any target"
+
+
+def test_an_output_is_read_by_the_first_engine_that_finds_its_points() -> None:
+    spec, target = drafter("a_plain").spec, Target(architecture="LlamaForCausalLM", layers=6)
+    engines = ["tensorrt-llm==1.4.0rc1", "sglang==0.5.23"]  # the first is told its points at launch
+    entries = [entry for e in engines for entry in examine(resolve(e)[0], spec, target).config]
+    config = nested(entries)
+    assert own_reader(engines, config, target, launched=False) == "sglang==0.5.23"
+    assert own_reader(engines, config, target, launched=True) == engines[0]
+    assert own_reader(engines[:1], config, target, launched=False) == engines[0]
+    assert own_reader(["nobody==1", *engines], config, Target(), launched=True) == ""  # ids mean nothing without it
+
+
+def test_a_range_of_releases_is_no_dialect() -> None:
+    with pytest.raises(UsageError, match=r"^--dialect sglang>=0.5.22: expected one release, such as sglang==0.5.23$"):
+        reading_engine("sglang>=0.5.22", {})
+    with pytest.raises(UsageError, match=r"^--dialect 'sglang==9\*': expected NAME, "):
+        reading_engine("sglang==9*", {})

@@ -16,6 +16,7 @@ from converter.output import _output
 from converter.pipeline import Report
 from converter.rules import loading
 from converter.rules.schema import check as check_document
+from converter.rules.targets import target_rule
 from tests.support import DATA, DRAFTERS, SAMPLE, TARGET, Tensors, check, codes, copy_of, eagle3, errors, run
 from tests.test_producers import changed
 
@@ -173,6 +174,7 @@ def test_both_forms_at_once_are_refused(tmp_path: Path) -> None:
 
     text = only(check(copy_of("a_plain", tmp_path / "in", tensors=both), "sglang"), "T102")
     assert "layers.0.self_attn.k_proj.weight is one of them again" in text
+    assert "layers.0.self_attn.qkv_proj.weight holds q_proj, k_proj and v_proj, and" in text
 
 
 def test_quantised_ones_are_refused(tmp_path: Path) -> None:
@@ -269,3 +271,17 @@ def test_cutting_leaves_the_rest_in_place(tmp_path: Path) -> None:
     assert list(cut.tensors) == expected and list(whole.tensors) != expected and cut.count == whole.count == 13
     together = torch.cat([torch.from_numpy(cut.read(part).astype("int32")) for part in parts])
     assert torch.equal(together, torch.from_numpy(whole.read(name).astype("int32")))
+
+
+def test_rules_that_were_added_are_there_at_once(tmp_path: Path) -> None:
+    """What was remembered of the rules before is forgotten."""
+    assert target_rule("sglang", "0.5.23", "Nobody") is None
+    built_in = json.loads(loading.rules_folder("engines").joinpath("sglang.targets.json").read_bytes())["targets"]
+    row = next(
+        r for r in built_in if r["architecture"] == "LlamaForCausalLM" and loading.covers(r["releases"], "0.5.23")
+    )
+    file = tmp_path / "more.yaml"
+    file.write_text(json.dumps({"engine": "sglang", "targets": [{**row, "architecture": "Nobody"}]}))
+    loading.add(file)
+    found = target_rule("sglang", "0.5.23", "Nobody")
+    assert found is not None and found.embedding == row["embedding"]

@@ -113,3 +113,11 @@ def test_rows_of_one_class_do_not_overlap() -> None:
         for release in known_releases("sglang"):
             covering = [r for r in rows if loading.covers(r["releases"], release)]
             assert len(covering) <= 1, (architecture, release)
+
+
+def test_a_rule_that_goes_by_the_last_layer_needs_to_know_it() -> None:
+    assert points_of("literal_if_max_is_last", [1, 3, 6], 6) == (1, 3, 6)
+    assert points_of("literal_if_max_is_last", [1, 3, 5], 6) == (2, 4, 6)
+    assert points_of("literal_if_max_is_last", [1, 3, 5], None) is None
+    assert points_of("plus_one", [1, 3, 5], None) == (2, 4, 6)
+    assert points_of("ids_ignored", [1, 3, 5], 6) is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from converter.drafter.layout import expected_tensors
 from converter.rules import loading
 from converter.rules.engine import all_releases
-from converter.rules.names import match, translate, translate_back
+from converter.rules.names import canonical_name, match, translate, translate_back, wrapper_of
 from tests.test_forward import drafter
 
 TABLE = {"mid.{i}.x": "layers.{i}.x", "later.{i+}.y": "layers.{i+}.y", "plain": "other"}
@@ -59,3 +59,25 @@ def test_no_two_tensors_share_a_name() -> None:
 def test_canonical_names_of_the_dialect_are_its_own() -> None:
     for theirs, canonical in loading.load("dialects", "speculators")["tensors"].items():
         assert theirs == canonical
+
+
+@pytest.mark.parametrize(
+    ("names", "prefix"),
+    [
+        ([], ""),
+        (["fc.weight", "module.norm.weight"], ""),
+        (["module.fc.weight", "module.norm.weight"], "module."),
+        (["_orig_mod.module.fc.weight"], "_orig_mod.module."),
+        (["model.fc.weight", "model.model.norm.weight"], "model."),  # the second is no wrapper of all
+    ],
+)
+def test_what_wrappers_put_before_every_name(names: list[str], prefix: str) -> None:
+    assert wrapper_of(names) == prefix
+
+
+def test_scales_are_called_as_their_weight_is() -> None:
+    table = {"mid.q.weight": "layers.0.q.weight"}
+    assert canonical_name(table, "mid.q.weight") == "layers.0.q.weight"
+    assert canonical_name(table, "mid.q.weight_scale") == "layers.0.q.weight_scale"
+    assert canonical_name(table, "mid.q.input_scale") == "layers.0.q.input_scale"
+    assert canonical_name(table, "mid.k.weight_scale") is None

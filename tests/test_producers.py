@@ -738,3 +738,15 @@ def test_states_that_the_ids_named_do_not_say_what_the_ids_mean(tmp_path: Path) 
     assert "A109" in codes(check(source, "sglang", sample=folder))
     assert "A109" not in codes(check(source, "sglang", sample=folder, sample_points=(1, 3, 5, 6)))
     assert "A109" not in codes(check(source, "sglang", sample=SAMPLE))
+
+
+def test_a_tensor_under_two_names_is_there_twice(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    shutil.copytree(PRODUCERS / "specforge_hf", source)
+    tensors = load_file(source / "model.safetensors")
+    tensors["layers.0.hidden_norm.weight"] = tensors["midlayer.hidden_norm.weight"].clone()
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    [twice] = [f for f in check(source).findings if f.code == "T102"]
+    named = ("midlayer.hidden_norm.weight", "layers.0.hidden_norm.weight")
+    assert twice.severity == "error" and twice.where in named
+    assert twice.message.endswith("are the same tensor under two names") and all(n in twice.message for n in named)

@@ -14,7 +14,7 @@ from converter.checkpoint.leftovers import Held, lock, remove, remove_if_left, u
 from converter.errors import OutputError
 from converter.signals import unbroken
 
-_PREFIX = "eagle3-pickle-"
+PREFIX = "eagle3-pickle-"
 
 
 class Scratch:
@@ -25,7 +25,7 @@ class Scratch:
         with unbroken(), writing_to_scratch():
             _clean()
             while True:
-                self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+                self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
                 with suppress(Held):
                     held = lock(self.folder)
                     if self.folder.exists():
@@ -59,7 +59,7 @@ def _clean() -> None:
     """What killed processes of the same user left."""
     if not hasattr(os, "getuid"):
         return
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
             found = folder.lstat()
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():

@@ -60,8 +60,7 @@ def read_both_ways(d2t: NDArray[np.integer], t2d: NDArray[np.bool_] | None, voca
     """Both readings of d2t [Vd] for a target vocabulary of `vocab_size`; t2d is a mask [V] or None."""
     import numpy as np
 
-    # int64 addition could wrap for absurd values; anything outside the vocabulary is equally wrong.
-    stored = np.clip(d2t.astype(np.int64), -(2**62), 2**62)
+    stored = d2t.astype(np.int64)  # an absurd offset that wraps around is outside the vocabulary before and after
     readings: dict[Form, Reading] = {}
     for form in FORMS:
         ids = stored + np.arange(len(stored)) if form == "offsets" else stored

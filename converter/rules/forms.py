@@ -216,7 +216,7 @@ def engine_dialect(engine: EngineRelease, target: Target, also: Sequence[EngineR
             "vocabulary_map": "offsets",
             # Points that are named at launch are not those that the engine falls back on.
             "ids": {"rule": rule.id_rule, "default": None if engine.points_at_launch else rule.default_points},
-            "fields": {f: {"keys": (), **read} if "launch" in read else read for f, read in rules["read"].items()},
+            "fields": rules["read"],
             "carry": ["quantization_config"],
             "ignore": {key: "written for engines" for other in (*others, engine) for key in other.rules["write"]},
             "cautions": [replaced] if rules["embedding"] != "own_if_present" and also is None else [],

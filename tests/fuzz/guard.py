@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from converter.checkpoint.scratch import PREFIX
 
 # Other ends of a wire, other processes, and pickle's way to any function there is.
 _NEVER = (
@@ -80,13 +83,23 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _inside(event: str, path: Any) -> None:
-    if isinstance(path, (str, bytes)) and os.fsdecode(path) != os.devnull and not _is_inside(path):
+    if isinstance(path, (str, bytes)) and os.fsdecode(path) != os.devnull and not (_is_inside(path) or _scratch(path)):
         _breach(f"{event} of {path!r}")
 
 
 def _is_inside(path: str | bytes) -> bool:
     real = os.path.realpath(os.fsdecode(path))
     return any(real.startswith(folder) for folder in _folders or ())
+
+
+def _scratch(path: str | bytes) -> bool:
+    """Whether it is a temporary copy of a pickle, which is promised (SECURITY.md)."""
+    return os.path.realpath(os.fsdecode(path)).startswith(f"{_temporary()}{os.sep}{PREFIX}")
+
+
+@cache
+def _temporary() -> str:
+    return os.path.realpath(tempfile.gettempdir())
 
 
 def _breach(what: str) -> None:

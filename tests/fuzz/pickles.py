@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import pickle
 import struct
-import tempfile
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -127,9 +126,7 @@ EXAMPLES = st.one_of(st.builds(_drawn, st.integers(0, 2**32)), st.binary(max_siz
 
 @cache
 def _file() -> Hostile:
-    folder = made("pickles")
-    tempfile.tempdir = str(folder)  # where the tensors are written to, of this process
-    return Hostile(folder / "pytorch_model.bin")
+    return Hostile(made("pickles") / "pytorch_model.bin")
 
 
 def one(data: bytes) -> None:
