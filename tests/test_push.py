@@ -248,7 +248,6 @@ ALLOWED = error("K103", "what was trained is lost").as_json() | {"allowed": True
          "model.safetensors has other contents"),
         (lambda f: (f / "model.safetensors").unlink(), "C233", "model.safetensors is gone"),
         (edit(lambda d: d["proof"].update(level="agreement")), "H414", "'sample' is required"),
-        (edit(lambda d: d["proof"].update(level="certain")), "H414", "level 'none'"),
         (edit(lambda d: [row.update(sha256="") for row in d["files"]]), "H420", "without --no-digest"),
         (edit(lambda d: d["findings"].append(ALLOWED)), "H421", "--allow K103"),
     ],
@@ -261,6 +260,17 @@ def test_what_may_not_go_is_refused_before_anything_is_asked(
     refused(done, 1, code, words, "Nothing was sent.")
     assert done.json["outcome"] == "refused" and code in [f["code"] for f in done.json["findings"]]
     assert_published(done.json, "push")
+    assert world.hub.asked == [] and "org/never" not in world.hub.repositories
+
+
+def test_a_seal_that_cannot_be_relied_on_lets_nothing_go(world: World, folder: Path) -> None:
+    newer = {"schema": "eagle3-convert/seal/9"}
+    certain = json.loads((folder / seal.NAME).read_text())
+    certain["proof"]["level"] = "certain"
+    for text in ("{", *map(json.dumps, ({"schema": seal.SCHEMA, "files": []}, newer, certain))):
+        (folder / seal.NAME).write_text(text)
+        for more in ((), ("--require", "none"), ("--prove", "--target", TARGET, "--require", "agreement")):
+            refused(push(world, folder, "org/never", *more), 3, "H415")
     assert world.hub.asked == [] and "org/never" not in world.hub.repositories
 
 
@@ -521,7 +531,7 @@ def test_a_conversion_whose_push_fails_is_whole(world: World, tmp_path: Path) ->
     refused(done, 4, "H423")
     assert f"eagle3 push {out} org/failing --private --require none" in done.stderr
     assert done.stdout.startswith("Converted, not proved.")
-    assert gate.may_leave(seal.read_seal(out), seal.listing(out), (), "it", "none") == []
+    assert gate.may_leave(seal.read_seal(out), seal.listing(out), "it", "none") == []
     assert world(*given, "--force", token=OWNER).code == 0 and world.hub.repositories["org/failing"].private
     # And what was refused is not pushed.
     done = world("convert", A, tmp_path / "no", "--target-arch", "Unheard", "--push-to-hub", "org/no", "--require",
