@@ -18,9 +18,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from converter.checkpoint.reader import Stamp
 from converter.errors import InputError, SendError
 from converter.hub.ids import HubId
-from converter.hub.refusals import broken, endpoint, status_of, transport_errors, unsigned
+from converter.hub.refusals import broken, endpoint, status_of, transport_errors
+from converter.hub.secrets import unsigned
 from converter.hub.sending import changed_meanwhile, moved, no_branch, no_card, no_right, no_token, offline, refusal
 from converter.hub.snapshot import LIBRARY, Snapshot
 
@@ -45,7 +47,7 @@ class Outgoing:
     size: int
     operation: CommitOperationAdd
     path: Path | None = None
-    seen: tuple[int, ...] = ()  # of the path: what tells that it was written to since
+    seen: Stamp | None = None  # of the path, before it was read
 
     @property
     def sha256(self) -> str:
@@ -105,13 +107,13 @@ class Sent:
 
 
 def outgoing(name: str, data: bytes | Path) -> Outgoing:
-    """A file that will be sent under this name. Raises OSError where it cannot be read."""
+    """A file that will be sent under this name. Raises InputError F100 and OSError where it cannot be read."""
     from huggingface_hub import CommitOperationAdd
 
     if isinstance(data, Path):
-        seen = _seen(data)
-        if data.stat().st_size > _SMALL:
-            return Outgoing(name, data.stat().st_size, CommitOperationAdd(name, str(data)), data, seen)
+        seen = Stamp.of(data)
+        if seen.size > _SMALL:
+            return Outgoing(name, seen.size, CommitOperationAdd(name, str(data)), data, seen)
         data = data.read_bytes()
     return Outgoing(name, len(data), CommitOperationAdd(name, data))
 
@@ -175,7 +177,7 @@ def send(
             _patiently(lambda: _upload(named, additions, base, create_pr), _cut)
         finally:  # the Hub refuses what has another digest, and has no word for why
             for file in files:
-                if file.path is not None and _seen(file.path) != file.seen:
+                if file.path is not None and Stamp.of(file.path) != file.seen:
                     raise changed_meanwhile(named, file.path)
         if not create_pr and not there.branch:
             _branch(named, revision, there.commit)
@@ -197,13 +199,14 @@ def _info(named: HubId, revision: str) -> ModelInfo:
 
 def _check_card(named: HubId, card: Outgoing) -> None:
     """The Hub refuses a commit whose card has other metadata than it knows; ask before anything else is sent."""
+    from huggingface_hub import constants
     from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status  # type: ignore[attr-defined]
 
     with card.operation.as_file() as file:
         content = file.read().decode("utf-8", "replace")
 
     def ask() -> None:
-        url = f"{_endpoint()}/api/validate-yaml"
+        url = f"{constants.ENDPOINT}/api/validate-yaml"
         answer = get_session().post(
             url, json={"content": content, "repoType": "model"}, headers=build_hf_headers(**LIBRARY)
         )
@@ -356,9 +359,9 @@ def _quietly() -> Iterator[None]:
     """
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
-    unsigned, handlers = _Unsigned(), logging.getLogger("huggingface_hub").handlers
+    without, handlers = _Unsigned(), logging.getLogger("huggingface_hub").handlers
     for handler in handlers:
-        handler.addFilter(unsigned)
+        handler.addFilter(without)
     hidden = not sys.stderr.isatty() and not are_progress_bars_disabled()
     if hidden:
         disable_progress_bars()
@@ -368,17 +371,6 @@ def _quietly() -> Iterator[None]:
             yield
     finally:
         for handler in handlers:
-            handler.removeFilter(unsigned)
+            handler.removeFilter(without)
         if hidden:
             enable_progress_bars()
-
-
-def _seen(path: Path) -> tuple[int, ...]:
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _endpoint() -> str:
-    from huggingface_hub import constants
-
-    return constants.ENDPOINT
