@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from converter.report.words import clean
+from converter.signals import interruptible
 from converter.version import __version__
 
+if TYPE_CHECKING:
+    from converter.errors import Eagle3Error
+
+_T = TypeVar("_T")
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 VERSION = click.version_option(__version__, prog_name="eagle3-convert")
 
@@ -32,6 +37,44 @@ def fail(code: int, message: str) -> NoReturn:
     except OSError:  # then the exit code alone says it
         _give_up()
     sys.exit(code)
+
+
+def run_work(work: Callable[[], _T], mappings: tuple[Path, ...] = (), as_json: bool = False) -> _T:
+    """The result of `work`; ends the command with text, the error document and the exit code where there is none."""
+    from converter.errors import Eagle3Error
+
+    try:
+        with interruptible():
+            if mappings:
+                from converter.rules import loading
+
+                for path in mappings:
+                    loading.add(path)
+            return work()
+    except Eagle3Error as problem:
+        say_failure(problem, as_json)
+        sys.exit(problem.exit_code)
+    except KeyboardInterrupt:
+        fail(130, "interrupted")
+
+
+def say_failure(problem: Eagle3Error, as_json: bool, verbose: bool = False) -> None:
+    """Text on stderr, and the error document on stdout."""
+    from converter.report.text import Printer
+
+    if as_json:
+        from converter.report.document import error_json
+
+        say_json(error_json(problem))
+    with reader_may_leave():
+        Printer(sys.stderr, verbose).failed(problem)
+
+
+def say_json(document: Any) -> None:
+    from converter.checkpoint.jsonfile import dumped
+
+    with reader_may_leave():
+        click.echo(dumped(document), nl=False)
 
 
 @contextmanager
