@@ -11,6 +11,7 @@ from typing import Any
 from converter import gate, seal
 from converter.checkpoint.header import read_header
 from converter.checkpoint.held import tensor_digests
+from converter.checkpoint.jsonfile import reading
 from converter.errors import InputError
 from converter.findings import Finding, note, some_of, stops, warning
 from converter.hub.ids import HubId, hub_id
@@ -91,6 +92,11 @@ def verify(given: str, trusted: Trusted | None = None) -> Verified:
 
     Raises InputError F100, H415 for a seal that cannot be read, what the Hub answers, and OutputError.
     """
+    with reading(Path(given)):
+        return _verified(given, trusted)
+
+
+def _verified(given: str, trusted: Trusted | None) -> Verified:
     named = hub_id(given)
     place = _here(given) if named is None else _on_the_hub(named)
     if seal.NAME not in place.names:

@@ -51,11 +51,21 @@ def run_work(work: Callable[[], _T], mappings: tuple[Path, ...] = (), as_json: b
                 for path in mappings:
                     loading.add(path)
             return work()
-    except Eagle3Error as problem:
-        say_failure(problem, as_json)
-        sys.exit(problem.exit_code)
+    except (Eagle3Error, OSError) as problem:
+        failure = failure_of(problem)
+        say_failure(failure, as_json)
+        sys.exit(failure.exit_code)
     except KeyboardInterrupt:
         fail(130, "interrupted")
+
+
+def failure_of(problem: Eagle3Error | OSError) -> Eagle3Error:
+    """What is told of an error that nobody was nearer to: of the system it is one of output, disk or network."""
+    from converter.errors import OutputError
+
+    if isinstance(problem, OSError):
+        return OutputError(f"{problem.filename or 'the system'}: {problem.strerror or problem}")
+    return problem
 
 
 def say_failure(problem: Eagle3Error, as_json: bool, verbose: bool = False) -> None:

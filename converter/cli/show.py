@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from converter.cli.common import fail, reader_may_leave, say_failure, say_json
+from converter.cli.common import fail, failure_of, reader_may_leave, say_failure, say_json
 from converter.signals import interruptible
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Show:
 
     def run(self, work: Callable[[], Any], method: str, then: Callable[[Any], int] = lambda report: 0) -> NoReturn:
         """`then` is done with the report when all is said; its exit code counts where nothing was wrong before."""
-        from converter.errors import Eagle3Error, OutputError
+        from converter.errors import Eagle3Error
 
         if self._quiet:
             from converter.hub.snapshot import quieten
@@ -44,13 +44,10 @@ class Show:
             with interruptible():
                 report = work()
                 self._write(report)
-        except Eagle3Error as problem:
-            self._failed(problem)
-            sys.exit(problem.exit_code)
         except KeyboardInterrupt:
             fail(130, self._interrupted)
-        except OSError as problem:
-            failure = OutputError(f"{problem.filename or 'the system'}: {problem.strerror or problem}")
+        except (Eagle3Error, OSError) as problem:
+            failure = failure_of(problem)
             self._failed(failure)
             sys.exit(failure.exit_code)
         code = self._code(report)

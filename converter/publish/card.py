@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from converter import gate, seal
-from converter.checkpoint.jsonfile import read_config, unreadable
+from converter.checkpoint.jsonfile import read_config, reading, unreadable
 from converter.errors import InputError, UsageError
 from converter.findings import Finding, error
 from converter.hub.ids import also_an_id
@@ -63,7 +63,7 @@ def card_of_folder(folder: Path, repo: str) -> tuple[str, list[Finding]]:
     """The card of the drafter in `folder`, over the README.md there; "" and why where it has none: it is not sealed
     (H413), or was changed since (C233).
 
-    Raises UsageError: `repo` is no id; InputError as `seal.sound_seal`, `read_config`, `existing_card` and
+    Raises UsageError: `repo` is no id; InputError F100 and as `seal.sound_seal`, `read_config`, `existing_card` and
     `card_text` do.
     """
     named = also_an_id(repo) if repo else None
@@ -72,7 +72,8 @@ def card_of_folder(folder: Path, repo: str) -> tuple[str, list[Finding]]:
     if not folder.is_dir():
         raise InputError(error("F100", f"there is no folder {folder}", where=str(folder), fix=("check the path",)))
     document = seal.sound_seal_of(folder)
-    found = gate.may_leave(document, seal.listing(folder), str(folder), require="none")
+    with reading(folder):
+        found = gate.may_leave(document, seal.listing(folder), str(folder), require="none")
     if document is None or found:
         return "", found
     return card_text(document, existing_card(folder), repo, read_config(folder / "config.json")), []

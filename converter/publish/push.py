@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from converter import gate, seal
-from converter.checkpoint.jsonfile import dumped, parse, read_config, unreadable
+from converter.checkpoint.jsonfile import dumped, parse, read_config, reading
 from converter.checkpoint.reader import INDEX
 from converter.errors import InputError
 from converter.findings import Finding, Level, counts, error, judge, some_of, stops
@@ -136,10 +136,8 @@ def gather(asked: Asked, checked: Report | None = None) -> Push:
 
     Raises InputError where there is no drafter, or a file cannot be read, H415 of a damaged seal among them.
     """
-    try:
+    with reading(asked.folder):
         return _gather(asked, checked)
-    except OSError as problem:
-        raise unreadable(Path(problem.filename or asked.folder), problem) from problem
 
 
 def _gather(asked: Asked, checked: Report | None) -> Push:
