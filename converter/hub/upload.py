@@ -167,7 +167,7 @@ def send(
         if not there.exists:
             _create(named, private)
             state.append(f"{named.repo} was created, and is empty")
-            there = replace(look_there(HubId(named.repo)), branch=not named.revision)
+            there = replace(look_there(HubId(named.repo)), named=named, branch=not named.revision)
             if not there.exists:  # it was there already, and this token does not see it
                 raise no_right(named)
         revision = named.revision or MAIN
@@ -184,7 +184,7 @@ def send(
             state.append(f"the branch {revision} was created, and is as {MAIN}")
         if not files and not gone:
             return Sent(f"{endpoint()}/{named.repo}/tree/{revision}", there.commit, revision)
-        return _commit(named, revision, there.commit, files, gone, message, create_pr)
+        return _commit(there, revision, files, gone, message, create_pr)
 
 
 # --- requests -----------------------------------------------------------------------------------------------
@@ -245,16 +245,11 @@ def _upload(named: HubId, additions: Sequence[CommitOperationAdd], revision: str
 
 
 def _commit(
-    named: HubId,
-    revision: str,
-    parent: str,
-    files: Sequence[Outgoing],
-    gone: Sequence[str],
-    message: str,
-    create_pr: bool,
+    there: There, revision: str, files: Sequence[Outgoing], gone: Sequence[str], message: str, create_pr: bool
 ) -> Sent:
     from huggingface_hub import CommitOperationDelete, HfApi
 
+    named, parent = there.named, there.commit
     operations: list[CommitOperationAdd | CommitOperationDelete] = [
         *(CommitOperationDelete(name, is_folder=False) for name in gone),
         *(file.operation for file in files),
