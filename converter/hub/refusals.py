@@ -45,8 +45,13 @@ def explained(named: HubId, file: str = "") -> Iterator[None]:
 
 def unreachable(problem: BaseException) -> bool:
     """Whether it is the network or the server that fails, and not this repository that is refused."""
+    return overloaded(problem) if status_of(problem) else not _here(problem)
+
+
+def overloaded(problem: BaseException) -> bool:
+    """Whether the server says that it cannot answer now."""
     status = status_of(problem)
-    return status == 429 or status >= 500 if status else not _here(problem)
+    return status == 429 or status >= 500
 
 
 def broken(problem: BaseException) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from converter.errors import OutputError, SendError
 from converter.findings import error
 from converter.hub.ids import HubId
-from converter.hub.refusals import endpoint, no_answer, status_of, token_source, transport_errors, words_of
+from converter.hub.refusals import endpoint, no_answer, overloaded, status_of, token_source, transport_errors, words_of
 from converter.hub.secrets import unsigned
 
 _LOGIN = "hf auth login    (or set HF_TOKEN to a token with the role write)"
@@ -104,7 +104,7 @@ def refusal(named: HubId, problem: BaseException, state: Sequence[str], message:
         gone = f"{named.repo} is not there any more, or the token may not see it: {words}"
         return _error(named, "H425", gone, why=now, fix=(f"see {endpoint()}/{named.repo}",))
     if status:
-        busy = status == 429 or status >= 500
+        busy = overloaded(problem)
         fix = (_AGAIN,) if busy else (f"see {endpoint()}/{named.repo}", _AGAIN)
         answered = f"{endpoint()} answers {status}" if busy else f"{endpoint()} refuses it ({status})"
         return _error(named, "H425", message or f"{answered}: {words}", why=_whole(now), fix=fix)

@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,10 +20,11 @@ from typing import TYPE_CHECKING, TypeVar
 from converter.checkpoint.reader import Stamp
 from converter.errors import InputError, SendError
 from converter.hub.ids import HubId
-from converter.hub.refusals import broken, endpoint, status_of, transport_errors
+from converter.hub.patience import patiently
+from converter.hub.refusals import broken, endpoint, overloaded, status_of, transport_errors
 from converter.hub.secrets import unsigned
 from converter.hub.sending import changed_meanwhile, moved, no_branch, no_card, no_right, no_token, offline, refusal
-from converter.hub.snapshot import LIBRARY, Snapshot
+from converter.hub.snapshot import CARD, LIBRARY, Snapshot
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
@@ -32,11 +32,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CARD = "README.md"
 MAIN = "main"
 _SMALL = 10 << 20  # bytes, below which a file is read once; the Hub keeps files of git no larger than that
-_TRIES = 3
-_LONGEST_WAIT = 30  # seconds that a busy Hub may ask for
 
 
 @dataclass(frozen=True)
@@ -174,7 +171,7 @@ def send(
         base = revision if there.branch else MAIN
         additions = [file.operation for file in files]
         try:
-            _patiently(lambda: _upload(named, additions, base, create_pr), _cut)
+            patiently(lambda: _upload(named, additions, base, create_pr), _cut)
         finally:  # the Hub refuses what has another digest, and has no word for why
             for file in files:
                 if file.path is not None and Stamp.of(file.path) != file.seen:
@@ -194,7 +191,7 @@ def _info(named: HubId, revision: str) -> ModelInfo:
     from huggingface_hub import HfApi
 
     api = HfApi(**LIBRARY)
-    return _patiently(lambda: api.model_info(named.repo, revision=revision, files_metadata=True, timeout=30.0))
+    return patiently(lambda: api.model_info(named.repo, revision=revision, files_metadata=True, timeout=30.0), _passing)
 
 
 def _check_card(named: HubId, card: Outgoing) -> None:
@@ -215,20 +212,22 @@ def _check_card(named: HubId, card: Outgoing) -> None:
             raise no_card(named, unsigned("; ".join(str(e.get("message", "")) for e in said if isinstance(e, dict))))
         hf_raise_for_status(answer)
 
-    _patiently(ask)
+    patiently(ask, _passing)
 
 
 def _create(named: HubId, private: bool) -> None:
     from huggingface_hub import HfApi
 
     more = {"private": True} if private else {}
-    _patiently(lambda: HfApi(**LIBRARY).create_repo(named.repo, exist_ok=True, **more))  # type: ignore[arg-type]
+    patiently(lambda: HfApi(**LIBRARY).create_repo(named.repo, exist_ok=True, **more), _passing)  # type: ignore[arg-type]
 
 
 def _branch(named: HubId, branch: str, commit: str) -> None:
     from huggingface_hub import HfApi
 
-    _patiently(lambda: HfApi(**LIBRARY).create_branch(named.repo, branch=branch, revision=commit, exist_ok=True))
+    patiently(
+        lambda: HfApi(**LIBRARY).create_branch(named.repo, branch=branch, revision=commit, exist_ok=True), _passing
+    )
 
 
 def _upload(named: HubId, additions: Sequence[CommitOperationAdd], revision: str, create_pr: bool) -> None:
@@ -266,7 +265,7 @@ def _commit(
 
     try:
         # A pull request would be opened twice where the answer to the first attempt was lost.
-        return _patiently(commit, _busy if create_pr else _passing)
+        return patiently(commit, _busy if create_pr else _passing)
     except transport_errors() as problem:
         if status_of(problem) not in (409, 412):
             raise
@@ -298,24 +297,9 @@ def _passing(problem: BaseException) -> bool:
     """Whether the same request may succeed a little later, though it may have been carried out."""
     from huggingface_hub.errors import OfflineModeIsEnabled
 
-    status = status_of(problem)
-    if status:
-        return status == 429 or status >= 500
+    if status_of(problem):
+        return overloaded(problem)
     return not isinstance(problem, OfflineModeIsEnabled) and not getattr(problem, "filename", None)
-
-
-def _patiently(ask: Callable[[], T], passes: Callable[[BaseException], bool] = _passing) -> T:
-    """Ask again where that may help, as late as the Hub says."""
-    for attempt in range(_TRIES - 1):
-        try:
-            return ask()
-        except transport_errors() as problem:
-            if not passes(problem):
-                raise
-            answer = getattr(problem, "response", None)
-            asked = answer.headers.get("Retry-After", "") if answer is not None else ""
-        time.sleep(min(int(asked), _LONGEST_WAIT) if asked.isdecimal() else 2**attempt)
-    return ask()
 
 
 @contextmanager

@@ -14,8 +14,9 @@ from converter.checkpoint.jsonfile import read_config, reading, unreadable
 from converter.errors import InputError, UsageError
 from converter.findings import Finding, error
 from converter.hub.ids import also_an_id
+from converter.hub.snapshot import CARD
 from converter.publish.facts import Facts, facts_of
-from converter.publish.marked import README, line_of, renewed
+from converter.publish.marked import line_of, renewed
 from converter.publish.metadata import INDEX, SAMPLE, check_card, with_metadata
 from converter.publish.sections import SECTIONS
 from converter.report.markup import plain
@@ -81,7 +82,7 @@ def card_of_folder(folder: Path, repo: str) -> tuple[str, list[Finding]]:
 
 def existing_card(folder: Path) -> str | None:
     """The README.md in a folder, its line ends as they are; None where there is none. Raises InputError F100, F110."""
-    file = folder / README
+    file = folder / CARD
     try:
         return file.read_bytes().decode() if file.exists() else None
     except OSError as problem:
@@ -90,7 +91,7 @@ def existing_card(folder: Path) -> str | None:
         raise InputError(
             error(
                 "F110",
-                f"cannot make sense of {README}: it is not UTF-8",
+                f"cannot make sense of {CARD}: it is not UTF-8",
                 where=str(file),
                 found=f"byte {problem.start:,}",
                 fix=("save it as UTF-8, which is what the Hub reads",),

@@ -21,7 +21,8 @@ from converter.findings import Finding, Level, counts, error, judge, some_of, st
 from converter.hub.ids import HubId
 from converter.hub.secrets import masked
 from converter.hub.sending import changed_meanwhile
-from converter.hub.upload import CARD, MAIN, Outgoing, Sent, There, look_there, outgoing, send
+from converter.hub.snapshot import CARD
+from converter.hub.upload import MAIN, Outgoing, Sent, There, look_there, outgoing, send
 from converter.proving import proof_json
 from converter.publish.card import card_text, existing_card
 from converter.report.verdict import of_engine
