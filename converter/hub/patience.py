@@ -15,8 +15,8 @@ _LONGEST_WAIT = 30  # seconds that a busy Hub may ask for
 
 
 def patiently(ask: Callable[[], T], passes: Callable[[BaseException], bool]) -> T:
-    """What `ask` returns, after three attempts at most; `passes` says of an error of the client's whether the answer may
-    be another a little later. Raises what the last attempt does.
+    """What `ask` returns, after three attempts at most; `passes` says of an error of the client's whether the same may
+    succeed a little later. Raises what the last attempt does.
     """
     for attempt in range(_TRIES - 1):
         try:
