@@ -59,16 +59,18 @@ def run_work(work: Callable[[], _T], mappings: tuple[Path, ...] = (), as_json: b
         fail(130, "interrupted")
 
 
-def failure_of(problem: Eagle3Error | OSError) -> Eagle3Error:
-    """What is told of an error that nobody was nearer to: of the system it is one of output, disk or network."""
+def failure_of(problem: Eagle3Error | OSError, state: str = "") -> Eagle3Error:
+    """What is told of an error that nobody was nearer to: of the system it is one of output, disk or network. `state`:
+    what is said behind that.
+    """
     from converter.errors import OutputError
 
     if isinstance(problem, OSError):
-        return OutputError(f"{problem.filename or 'the system'}: {problem.strerror or problem}")
+        return OutputError(f"{problem.filename or 'the system'}: {problem.strerror or problem}{state}")
     return problem
 
 
-def say_failure(problem: Eagle3Error, as_json: bool, verbose: bool = False) -> None:
+def say_failure(problem: Eagle3Error, as_json: bool = False, verbose: bool = False) -> None:
     """Text on stderr, and the error document on stdout."""
     from converter.report.text import Printer
 
