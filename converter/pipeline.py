@@ -62,7 +62,6 @@ from converter.signing import open_signer
 from converter.source import carried_files, open_source
 from converter.target import named_target
 from converter.target_weights import TargetWeights, read_target_weights
-from converter.writing import what_is_read, write
 
 
 def convert(request: Request, progress: Progress, told: Callable[[str], None] = nobody) -> Report:
@@ -70,6 +69,8 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
 
     Raises UsageError, InputError and OutputError; a refused drafter is a report with error findings.
     """
+    from converter.writing import what_is_read, write  # which only here is needed
+
     assert request.out is not None
     request.wish.check()
     if request.to and request.engines:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -88,8 +89,12 @@ def push(world: World, folder: Path, repo: str, *words: str | Path, token: str =
 
 def head(world: World, repo: str, branch: str = "main") -> dict[str, bytes]:
     """The files of a branch."""
+    return files_at(world, repo, world.hub.repositories[repo].refs[branch])
+
+
+def files_at(world: World, repo: str, commit: str) -> dict[str, bytes]:
     repository = world.hub.repositories[repo]
-    return {n: repository.blob(e.sha256).read_bytes() for n, e in repository.entries(repository.refs[branch]).items()}
+    return {n: repository.blob(e.sha256).read_bytes() for n, e in repository.entries(commit).items()}
 
 
 def commits(repository: Repository) -> int:
@@ -115,16 +120,16 @@ def refused(done: Done, exit_code: int, code: str, *words: str) -> None:
 def test_what_was_pushed_is_what_was_proved(world: World, first: tuple[Path, Done], tmp_path: Path) -> None:
     out, done = first
     here = {n: p.read_bytes() for n, p in files_of(out).items() if isinstance(p, Path)}
-    there = head(world, "org/first")
+    (commit,) = re.findall(f"{world.hub.url}/org/first/commit/([0-9a-f]{{40}})", done.stderr)
+    there = files_at(world, "org/first", commit)
     assert {n: data for n, data in there.items() if n in here} == here
     assert there.keys() - here.keys() == {"README.md", ".gitattributes"} and not (out / "README.md").exists()
     assert b"speculative-decoding" in there["README.md"] and b"org/first" in there["README.md"]
-    assert f"{world.hub.url}/org/first/commit/{world.hub.repositories['org/first'].refs['main']}" in done.stderr
     assert done.json["outcome"] == "converted"  # alone on stdout
 
     elsewhere = Client(tmp_path / "another", HF_ENDPOINT=world.hub.url)
-    again = elsewhere("validate", "org/first", *CHECKS, "--json", token=OTHER)
-    verified = elsewhere("seal", "verify", "org/first", token=OTHER)
+    again = elsewhere("validate", f"org/first@{commit}", *CHECKS, "--json", token=OTHER)
+    verified = elsewhere("seal", "verify", f"org/first@{commit}", token=OTHER)
     elsewhere.close()
     assert (again.code, verified.code) == (0, 0), again.text + verified.text
     sealed = json.loads((out / seal.NAME).read_text())
