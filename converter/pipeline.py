@@ -69,7 +69,7 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
 
     Raises UsageError, InputError and OutputError; a refused drafter is a report with error findings.
     """
-    from converter.writing import what_is_read, write  # which only here is needed
+    from converter.writing import what_is_read, write  # to look at a drafter needs none of it
 
     assert request.out is not None
     request.wish.check()

@@ -121,7 +121,7 @@ class _Show:
         self._done = self._total = 0
 
     def plan(self, plan: Plan) -> None:
-        from converter.report.text import size
+        from converter.report.words import size
 
         self._line(
             f"{_count(plan.sequences, plan.kind)} x up to {plan.longest:,} tokens, "
@@ -152,7 +152,7 @@ class _Show:
             yield step
 
     def made(self, made: Made, target: Path, drafter: Path | None) -> None:
-        from converter.report.text import size
+        from converter.report.words import size
 
         what = f"{_count(made.sequences, 'sequence')}, {_count(made.positions, 'position')} that count"
         self._line(f"wrote {made.out} ({size(made.size)}): {what}, {made.decoding}, {made.dtype}")

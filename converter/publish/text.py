@@ -6,8 +6,8 @@ import shlex
 
 from converter import seal
 from converter.publish.push import Push
-from converter.report.text import Printer, size
-from converter.report.words import count, first_of
+from converter.report.text import Printer
+from converter.report.words import count, first_of, size
 
 _LEFT = 8  # files that stay behind, shown without -v
 

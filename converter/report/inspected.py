@@ -15,8 +15,8 @@ from converter.look.inspect import LOWEST, Inspection, MapFacts
 from converter.look.parts import Group
 from converter.look.subject import Subject
 from converter.report.document import plain_value, spec_json, tool_json
-from converter.report.text import Printer, clean, size
-from converter.report.words import at_commit, first_of
+from converter.report.text import Printer
+from converter.report.words import at_commit, clean, first_of, size
 from converter.rules.forms import names_engine
 
 SCHEMA = "eagle3-convert/inspect/1"
