@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from converter import proving, seal
 from converter.checkpoint.jsonfile import reading
-from converter.checkpoint.staging import normal, recover
 from converter.checks.as_it_is import as_it_is
 from converter.checks.carried import check_carried
 from converter.checks.plugin import with_plugins
@@ -31,7 +30,6 @@ from converter.drafter.target import Target
 from converter.errors import OutputError, UsageError
 from converter.findings import Finding, judge, stops
 from converter.hub.ids import pinned
-from converter.output import Progress, check_out
 from converter.plan import make_plan
 from converter.rules import loading
 from converter.rules.dialect import Dialect, DialectReading, read, stated_points
@@ -58,10 +56,12 @@ from converter.sealed import (
     not_as_sealed,
     own_output,
 )
-from converter.signing import open_signer
 from converter.source import carried_files, open_source
 from converter.target import named_target
 from converter.target_weights import TargetWeights, read_target_weights
+
+if TYPE_CHECKING:
+    from converter.output import Progress
 
 
 def convert(request: Request, progress: Progress, told: Callable[[str], None] = nobody) -> Report:
@@ -69,7 +69,11 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
 
     Raises UsageError, InputError and OutputError; a refused drafter is a report with error findings.
     """
-    from converter.writing import what_is_read, write  # to look at a drafter needs none of it
+    # To look at a drafter needs none of these.
+    from converter.checkpoint.staging import normal, recover
+    from converter.output import check_out
+    from converter.signing import open_signer
+    from converter.writing import what_is_read, write
 
     assert request.out is not None
     request.wish.check()
