@@ -22,8 +22,8 @@ from typing import Any
 
 from converter.checkpoint.jsonfile import dumped, parse
 from converter.checkpoint.paths import real
-from converter.checkpoint.whole import write_whole
-from converter.errors import OutputError, UsageError
+from converter.checkpoint.whole import write_output
+from converter.errors import UsageError
 from converter.findings import Finding, judge
 from converter.rules import loading
 
@@ -249,8 +249,4 @@ def write_baseline(baseline: Baseline) -> None:
                "where": key.where, "count": count}  # fmt: skip
         reason = baseline.reasons.get(key)
         rows.append({**row, "reason": reason} if reason else row)
-    text = dumped({"schema": SCHEMA, "accepted": rows})
-    try:
-        write_whole(baseline.file, text)
-    except OSError as problem:
-        raise OutputError(f"cannot write {baseline.file}: {problem.strerror}") from problem
+    write_output(baseline.file, dumped({"schema": SCHEMA, "accepted": rows}))

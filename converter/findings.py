@@ -65,7 +65,7 @@ _NAMED = 4
 
 
 def some_of(names: Sequence[str]) -> str:
-    """The first of several tensors, for `where`: `a, b, c, d, ...`."""
+    """The first of several names: `a, b, c, d, ...`."""
     return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from converter import seal
@@ -13,14 +13,13 @@ from converter.findings import LEVELS, Finding, Level, error
 def may_leave(
     document: Mapping[str, Any] | None,
     files: Mapping[str, seal.Listed],
-    weights: Container[str],
     where: str,
     require: Level = "sample",
 ) -> list[Finding]:
     """What keeps the folder `where` back; none of it where it may go.
 
-    document  its seal, None where it has no readable one (H413)
-    files     what lies in it now; weights: names that must be sealed when they are among them (C233)
+    document  its seal, None where it has none (H413)
+    files     what lies in it now (C233)
     require   the proof level that the seal must state at least (H414)
     """
     if document is None:
@@ -34,14 +33,12 @@ def may_leave(
                 fix=("eagle3-convert CHECKPOINT OUT --sample SAMPLE    writes a sealed folder",),
             )
         ]
-    return changed_since(document, files, weights, where) + too_little_proof(document, where, require)
+    return changed_since(document, files, where) + too_little_proof(document, where, require)
 
 
-def changed_since(
-    document: Mapping[str, Any], files: Mapping[str, seal.Listed], weights: Container[str], where: str
-) -> list[Finding]:
+def changed_since(document: Mapping[str, Any], files: Mapping[str, seal.Listed], where: str) -> list[Finding]:
     """C233 where an output is not what was sealed."""
-    found = seal.differences(document, files, weights)
+    found = [str(file) for file in seal.compared(document, files) if file.differs]
     if not found:
         return []
     made_from = seal.text_at(document, "source.given")

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from converter import proving, seal
 from converter.checkpoint.jsonfile import reading
-from converter.checkpoint.reader import INDEX, open_checkpoint
-from converter.checkpoint.staging import Staging, normal, recover
-from converter.checkpoint.writer import WrittenFile, copy_file
 from converter.checks.as_it_is import as_it_is
 from converter.checks.carried import check_carried
-from converter.checks.engine import compare
 from converter.checks.plugin import with_plugins
 from converter.checks.points import check_meaning, check_points, depth_unknown
 from converter.checks.precision import check_precision, needs_cast
 from converter.checks.rows import check_embedding
 from converter.checks.stated import check_stated
 from converter.checks.stray import check_stray_maps
-from converter.checks.suits import suits
 from converter.checks.target import check_target, check_target_folder
 from converter.checks.tensors import check_tensors
 from converter.checks.tokens import check_tokens
@@ -33,15 +27,13 @@ from converter.drafter.points import describe_points
 from converter.drafter.quantised import quantised_weights
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
-from converter.errors import InputError, OutputError, UsageError
+from converter.errors import OutputError, UsageError
 from converter.findings import Finding, judge, stops
-from converter.fingerprint import fingerprint_at_hand
 from converter.hub.ids import pinned
-from converter.output import Progress, check_out, not_finite, write_weights
-from converter.plan import Plan, make_plan
+from converter.plan import make_plan
 from converter.rules import loading
 from converter.rules.dialect import Dialect, DialectReading, read, stated_points
-from converter.rules.engine import nested, resolve
+from converter.rules.engine import resolve
 from converter.rules.forms import (
     as_written,
     check_writable,
@@ -64,10 +56,12 @@ from converter.sealed import (
     not_as_sealed,
     own_output,
 )
-from converter.signing import Signer, open_signer
 from converter.source import carried_files, open_source
-from converter.target import name_on_hub, named_target
+from converter.target import named_target
 from converter.target_weights import TargetWeights, read_target_weights
+
+if TYPE_CHECKING:
+    from converter.output import Progress
 
 
 def convert(request: Request, progress: Progress, told: Callable[[str], None] = nobody) -> Report:
@@ -75,6 +69,12 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
 
     Raises UsageError, InputError and OutputError; a refused drafter is a report with error findings.
     """
+    # To look at a drafter needs none of these.
+    from converter.checkpoint.staging import normal, recover
+    from converter.output import check_out
+    from converter.signing import open_signer
+    from converter.writing import what_is_read, write
+
     assert request.out is not None
     request.wish.check()
     if request.to and request.engines:
@@ -84,7 +84,7 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
     signer = open_signer(request.sign) if request.sign else None
     with reading(Path(request.source)):
         report = _read(request, told)
-        read = _what_is_read(report)
+        read = what_is_read(report)
     if not request.dry_run:
         recover(normal(request.out))
         check_out(request.out, *read, force=request.force)
@@ -93,7 +93,7 @@ def convert(request: Request, progress: Progress, told: Callable[[str], None] = 
     if request.dry_run or report.plan is None or report.refused:
         return report
     try:
-        _write(report, report.plan, progress, signer)
+        write(report, report.plan, progress, signer)
     except OSError as problem:
         raise OutputError(
             f"cannot write {request.out}: {problem.strerror or problem}. It is as it was before; nothing was lost"
@@ -122,14 +122,6 @@ def _make_plan(report: Report) -> None:
     elif request.dry_run:
         proving.prove(report, proving.files_unwritten(report, report.engines), [])
         report.outcome = "refused" if report.refused else "planned"
-
-
-def _what_is_read(report: Report) -> tuple[str, list[Path]]:
-    """IN as the user named it, or its folder in the Hub's cache; and the files of it that are read."""
-    source = report.source
-    assert source is not None
-    files = [*source.weights, *(p for p in source.folder.iterdir() if p.is_file())]
-    return str(source.folder) if source.commit else report.request.source, files
 
 
 def validate(request: Request, told: Callable[[str], None] = nobody) -> Report:
@@ -381,91 +373,6 @@ def _target_weights(report: Report, spec: DrafterSpec) -> TargetWeights | None:
     if target is None or report.target.hidden_size != spec.target_hidden_size:
         return None
     return read_target_weights(pinned(target, report.target.commit), spec.vocab_size, spec.target_hidden_size)
-
-
-# --- writing ------------------------------------------------------------------------------------------------
-
-
-def _write(report: Report, plan: Plan, progress: Progress, signer: Signer | None) -> None:
-    request, source = report.request, report.source
-    assert request.out is not None and source is not None and report.drafter is not None
-    started = time.monotonic()
-    with Staging(request.out) as staging:
-        input_digests: dict[str, str] = {}
-        report.written = write_weights(report.drafter, plan, staging.folder, request.digest, progress, input_digests)
-        report.add(not_finite(report.written))
-        config = staging.folder / "config.json"
-        seal.write_json(config, nested(plan.config))
-        for name in plan.carried:
-            copy_file(source.folder / name, staging.folder / name)
-        report.written += [
-            WrittenFile(p.name, p.stat().st_size, seal.sha256_of(p))
-            for p in [config, *(staging.folder / n for n in (INDEX, *plan.carried))]
-            if p.exists()
-        ]
-        with reading(source.folder):
-            config_sha256 = seal.sha256_of(source.folder / "config.json")
-        source.assert_unchanged()
-        try:
-            _read_back(report, plan, staging.folder)
-        except InputError as problem:
-            if str(staging.folder) not in problem.finding.where:
-                raise
-            raise OutputError(f"cannot read what was written, and {request.out} is as it was: {problem}") from problem
-        if report.refused:
-            return
-        report.sealed = seal.make_seal(
-            command=request.command,
-            serving={
-                "target": name_on_hub(report.target),
-                "target_positions": report.target.max_position_embeddings,
-                "draft_steps": proving.draft_steps(report.drafter.provenance),
-            },
-            given=request.source,
-            commit=source.commit,
-            config_sha256=config_sha256,
-            plan=plan,
-            written=report.written,
-            input_digests=input_digests,
-            proof=proving.proof_json(report, request.digest),
-            findings=report.findings,
-            target={k: getattr(report.target, k) for k in ("name", "architecture", "layers", "commit")}
-            | {"fingerprint": fingerprint_at_hand(report.target_weights)},
-        )
-        seal.write_json(staging.folder / seal.NAME, report.sealed)
-        if signer is not None:
-            signer.sign(staging.folder, seal.must_be_signed(report.sealed), named=staging.out.name)
-        if request.force:
-            _check_out_again(report)
-        staging.commit(replace=request.force)
-    report.seconds = time.monotonic() - started
-    report.outcome = "converted"
-
-
-def _check_out_again(report: Report) -> None:
-    """OUT may have become somebody else's since it was looked at."""
-    assert report.request.out is not None
-    try:
-        check_out(report.request.out, *_what_is_read(report), force=True)
-    except UsageError as problem:
-        raise OutputError(f"{problem}. It was changed meanwhile, and nothing was written there") from problem
-
-
-def _read_back(report: Report, plan: Plan, folder: Path) -> None:
-    """Hold what was written against what was meant, by each engine's rules, and run the sample."""
-    checkpoint = open_checkpoint(folder)
-    config = open_source(str(folder)).config
-    known = {(f.code, f.message) for f in report.findings}
-    for engine in plan.engines:
-        again = compare(engine, plan.spec, config, list(checkpoint.tensors), report.target, plan.launch)
-        report.add([f for f in again if (f.code, f.message) not in known])
-    assert report.drafter is not None
-    report.suits = [
-        suits(name, plan.spec, config, list(checkpoint.tensors), report.target, report.drafter.embedding)
-        for name in loading.names("engines")
-    ]
-    if not report.refused:
-        proving.prove(report, proving.files_written(report, plan, folder), [])
 
 
 __all__ = ["Report", "Request", "convert", "look", "validate"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache, partial
@@ -16,7 +17,7 @@ from converter.checkpoint.pickled import WEIGHTS
 from converter.checkpoint.reader import INDEX
 from converter.drafter.target import Target
 from converter.errors import InputError
-from converter.findings import Finding
+from converter.findings import Finding, error
 from converter.hub.secrets import masked
 from converter.rules import loading
 from converter.rules.fields import lookup
@@ -28,7 +29,8 @@ if TYPE_CHECKING:  # a hook waits for what this imports
     from converter.plan import Plan
 
 NAME = SEAL
-SCHEMA = "eagle3-convert/seal/1"
+_FORM = "eagle3-convert/seal/"
+SCHEMA = f"{_FORM}1"
 _WORDS = "findings.yaml"  # among the rule files; it decides nothing
 
 
@@ -123,12 +125,64 @@ def rule_digests() -> dict[str, str]:
 
 
 def read_seal(folder: Path) -> dict[str, Any] | None:
-    """The seal in `folder`; None where there is no readable one."""
+    """The seal in `folder`, whatever it says; None where there is no readable one. For whoever relies on what it says
+    there is `sound_seal_of`.
+    """
     try:
         document = read_config(folder / NAME)
     except InputError:
         return None
     return document if document.get("schema") == SCHEMA else None
+
+
+def sound_seal_of(folder: Path) -> dict[str, Any] | None:
+    """The seal in `folder` as one that can be relied on; None where there is none. Raises as `sound_seal` does."""
+    return sound_seal(folder / NAME) if os.path.lexists(folder / NAME) else None
+
+
+def sound_seal(path: Path) -> dict[str, Any]:
+    """A seal that is valid under its schema. Raises InputError: F100 unreadable, H415 damaged, or of a form that this
+    release does not know.
+    """
+    from converter.rules.schema import check
+
+    try:
+        document = read_config(path)
+    except InputError as problem:
+        if problem.finding.code == "F100":
+            raise
+        raise _damaged(path, [problem.finding.message]) from problem
+    form = document.get("schema")
+    if isinstance(form, str) and form.startswith(_FORM) and form != SCHEMA:
+        raise InputError(
+            error(
+                "H415",
+                f"the seal is of a form that this release does not know: {form}",
+                where=f"schema in {path}",
+                expected=SCHEMA,
+                fix=("pip install --upgrade eagle3-convert",),
+            )
+        )
+    faults = check(document, "seal")
+    if not faults:  # then there is a list of files
+        names = enumerate(texts_at(document, "files", "name"))
+        faults = [f"files[{i}].name: found {n!r}, expected the name of a file in the folder"
+                  for i, n in names if not plain_name(n)]  # fmt: skip
+    if faults:
+        raise _damaged(path, faults)
+    return document
+
+
+def _damaged(path: Path, faults: Sequence[str]) -> InputError:
+    return InputError(
+        error(
+            "H415",
+            f"the seal is damaged: {'; '.join(faults[:3])}"[:400],
+            where=str(path),
+            why="what it says of the files beside it cannot be relied on",
+            fix=("copy the folder again, whole, or convert again what it was made from",),
+        )
+    )
 
 
 def text_at(document: Mapping[str, Any], path: str) -> str:
@@ -213,9 +267,9 @@ class Compared:
         return words.get(self.state, f"{self.name} is as it was sealed")
 
 
-def compared(document: Mapping[str, Any], files: Mapping[str, Listed], weights: Container[str]) -> list[Compared]:
-    """Every file that the seal lists, by its digest, or its size alone where it has none; then those of `weights` that
-    it does not list.
+def compared(document: Mapping[str, Any], files: Mapping[str, Listed]) -> list[Compared]:
+    """Every file that the seal lists, by its digest, or its size alone where it has none; then those of `files` that it
+    does not list, though an engine would read them (`must_be_sealed`).
     """
     listed = document.get("files")
     rows = [f for f in listed if isinstance(f, dict)] if isinstance(listed, list) else []
@@ -234,15 +288,8 @@ def compared(document: Mapping[str, Any], files: Mapping[str, Listed], weights: 
             state = "same size" if not digest else "unchanged" if file.sha256() == digest else "other contents"
         found.append(Compared(name, state, None if file is None else file.size, sealed))
     names = {file.name for file in found}
-    added = [name for name in files if name in weights and name not in names]
+    added = sorted(must_be_sealed(files) - names)
     return found + [Compared(name, "added", files[name].size, None) for name in added]
-
-
-def differences(document: Mapping[str, Any], files: Mapping[str, Listed], weights: Container[str]) -> list[str]:
-    """What is no longer as it was sealed, in words: files that are gone or changed, and `weights` that the seal does
-    not list.
-    """
-    return [str(file) for file in compared(document, files, weights) if file.differs]
 
 
 def plain_name(name: Any) -> TypeGuard[str]:

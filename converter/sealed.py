@@ -32,8 +32,7 @@ def known_target(given: Path | None, architecture: str, sealed: Mapping[str, Any
 
 def not_as_sealed(source: Source, sealed: Mapping[str, Any]) -> list[Finding]:
     """C233 where an output is not what was sealed."""
-    weights = {file.name for file in source.weights}
-    return gate.changed_since(sealed, seal.listing(source.folder), weights, str(source.folder))
+    return gate.changed_since(sealed, seal.listing(source.folder), str(source.folder))
 
 
 def no_reader(source: Source, engines: Sequence[str], target: Target) -> Finding:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from converter.checkpoint.jsonfile import parse, read_object, shortened
 from converter.errors import InputError, OutputError, UsageError
 from converter.findings import Finding, error
+from converter.hub.snapshot import CARD
 from converter.source import SIGNATURE
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 SIGSTORE = "sigstore"  # in place of a key: an identity that sigstore's public instance vouches for
 _CURVES = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}  # those that the library signs with
 # What may lie beside a signed folder's files and is not signed: the card, what git keeps, and what `hf download` does.
-_BESIDE = ("README.md", ".cache", ".git", ".gitattributes", ".github", ".gitignore", SIGNATURE)
+_BESIDE = (CARD, ".cache", ".git", ".gitattributes", ".github", ".gitignore", SIGNATURE)
 _MAKE_KEY = "openssl ecparam -name prime256v1 -genkey -noout -out key.pem"
 _MAKE_PUBLIC = "openssl ec -in key.pem -pubout -out key.pub"
 # How the library begins its complaint where a signature is good, and the files are not those that were signed.

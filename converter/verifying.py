@@ -11,16 +11,13 @@ from typing import Any
 from converter import gate, seal
 from converter.checkpoint.header import read_header
 from converter.checkpoint.held import tensor_digests
-from converter.checkpoint.jsonfile import read_object
+from converter.checkpoint.jsonfile import reading
 from converter.errors import InputError
-from converter.findings import Finding, error, note, stops, warning
+from converter.findings import Finding, note, some_of, stops, warning
 from converter.hub.ids import HubId, hub_id
 from converter.hub.snapshot import cached, look_up, two_meanings
-from converter.rules.schema import check
 from converter.signing import Trusted, check_signature
 from converter.source import SIGNATURE, not_there
-
-_FORM = "eagle3-convert/seal/"
 
 
 @dataclass(frozen=True)
@@ -95,16 +92,20 @@ def verify(given: str, trusted: Trusted | None = None) -> Verified:
 
     Raises InputError F100, H415 for a seal that cannot be read, what the Hub answers, and OutputError.
     """
+    with reading(Path(given)):
+        return _verified(given, trusted)
+
+
+def _verified(given: str, trusted: Trusted | None) -> Verified:
     named = hub_id(given)
     place = _here(given) if named is None else _on_the_hub(named)
     if seal.NAME not in place.names:
-        findings = gate.may_leave(None, {}, (), given, "none")
+        findings = gate.may_leave(None, {}, given)
         return Verified(given, place.where, place.commit, None, findings=(*findings, *place.notes))
-    document = read_seal(place.fetch(seal.NAME))
+    document = seal.sound_seal(place.fetch(seal.NAME))
     present = {name: place.listed(name) for name in sorted(place.names - {seal.NAME})}
-    needed = seal.must_be_sealed(present)
-    files = tuple(seal.compared(document, present, needed))
-    findings = [*gate.changed_since(document, present, needed, given), *_by_size(files)]
+    files = tuple(seal.compared(document, present))
+    findings = [*gate.changed_since(document, present, given), *_by_size(files)]
     tensors, gone = _tensors(document, files, place.fetch)
     rules = changed_rules(document)
     findings += [*_other_rules(rules, given), *place.notes]
@@ -119,37 +120,6 @@ def verify(given: str, trusted: Trusted | None = None) -> Verified:
     return Verified(
         given, place.where, place.commit, document, files, tensors, gone, tuple(rules), signed, trusted, tuple(findings)
     )
-
-
-def read_seal(path: Path) -> dict[str, Any]:
-    """The seal, valid under its schema. Raises InputError: F100 unreadable, H415 damaged, or of a form that this
-    release does not know.
-    """
-    try:
-        document = read_object(path)
-    except InputError as problem:
-        if problem.finding.code == "F100":
-            raise
-        raise _damaged(path, [problem.finding.message]) from problem
-    form = document.get("schema")
-    if isinstance(form, str) and form.startswith(_FORM) and form != seal.SCHEMA:
-        raise InputError(
-            error(
-                "H415",
-                f"the seal is of a form that this release does not know: {form}",
-                where=f"schema in {path}",
-                expected=seal.SCHEMA,
-                fix=("pip install --upgrade eagle3-convert",),
-            )
-        )
-    faults = check(document, "seal")
-    if not faults:  # then there is a list of files
-        names = enumerate(seal.texts_at(document, "files", "name"))
-        faults = [f"files[{i}].name: found {n!r}, expected the name of a file in the folder"
-                  for i, n in names if not seal.plain_name(n)]  # fmt: skip
-    if faults:
-        raise _damaged(path, faults)
-    return document
 
 
 def changed_rules(document: Mapping[str, Any]) -> list[str]:
@@ -192,7 +162,7 @@ def _on_the_hub(named: HubId) -> _Place:
     if at.files is not None:
         names = {name for name in map(named.within, at.files) if name}
     else:  # only the cache can be asked: what is sealed has to be there
-        document = read_seal(fetch(seal.NAME))
+        document = seal.sound_seal(fetch(seal.NAME))
         names = set(seal.must_be_signed(document))
         if cached(named.at(at.commit), named.file(SIGNATURE)) is not None:
             names.add(SIGNATURE)
@@ -246,18 +216,6 @@ def _held_against(sealed: Mapping[str, str], now: Mapping[str, str]) -> Tensors:
 # --- findings -------------------------------------------------------------------------------------------------
 
 
-def _damaged(path: Path, faults: Sequence[str]) -> InputError:
-    return InputError(
-        error(
-            "H415",
-            f"the seal is damaged: {'; '.join(faults[:3])}"[:400],
-            where=str(path),
-            why="what it says of the files beside it cannot be relied on",
-            fix=("copy the folder again, whole, or convert again what it was made from",),
-        )
-    )
-
-
 def _by_size(files: Sequence[seal.Compared]) -> list[Finding]:
     names = [file.name for file in files if file.state == "same size"]
     if not names:
@@ -265,7 +223,7 @@ def _by_size(files: Sequence[seal.Compared]) -> list[Finding]:
     return [
         warning(
             "H416",
-            f"told by size only: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}",
+            f"told by size only: {some_of(names)}",
             where=seal.NAME,
             why="they were sealed without digests (--no-digest), so that other bytes of the same number go unseen",
             fix=("convert again without --no-digest",),
@@ -279,7 +237,7 @@ def _other_rules(names: Sequence[str], given: str) -> list[Finding]:
     return [
         note(
             "H417",
-            f"sealed by other rules than this release has: {', '.join(names[:6])}{', ...' if len(names) > 6 else ''}",
+            f"sealed by other rules than this release has: {some_of(names)}",
             where=seal.NAME,
             why="what was proved then was proved by those rules",
             fix=(f"check it by the rules of this release: eagle3-validate {given}",),

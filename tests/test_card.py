@@ -17,10 +17,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from converter import seal
+from converter import gate, seal
 from converter.errors import InputError
 from converter.pipeline import convert
-from converter.publish.card import card_text, over
+from converter.publish.card import card_of_folder, card_text, over
 from converter.publish.sections import SECTIONS
 from converter.report.document import as_json
 from converter.report.words import launch_text
@@ -433,11 +433,14 @@ def test_metadata_that_cannot_be_read(measured: Sealed, text: str, line: int) ->
     assert (raised.value.finding.code, raised.value.finding.where) == ("H438", f"README.md, line {line}")
 
 
-def test_a_seal_that_is_none(measured: Sealed) -> None:
+def test_a_seal_that_is_none(measured: Sealed, tmp_path: Path) -> None:
     for key in ("proof", "files", "target"):
+        folder = tmp_path / key
+        folder.mkdir()
+        seal.write_json(folder / seal.NAME, {**measured.seal, key: "x"})
         with pytest.raises(InputError) as raised:
-            measured.card(**{key: "x"})
-        assert raised.value.finding.code == "H439" and key in raised.value.finding.message
+            card_of_folder(folder, "")
+        assert raised.value.finding.code == "H415" and key in raised.value.finding.message
 
 
 # --- any text ---------------------------------------------------------------------------------------------------
@@ -507,7 +510,7 @@ def test_the_command_prints_and_writes(measured: Sealed, tmp_path: Path) -> None
     assert eagle3("card", folder, "--repo", "org/drafter", "-o", readme).returncode == 0
     assert readme.read_bytes().decode() == measured.card("mine\r\n")
     assert {p.name for p in folder.iterdir()} == {"README.md", *(p.name for p in measured.folder.iterdir())}
-    assert seal.differences(measured.seal, seal.listing(folder), ()) == []
+    assert gate.changed_since(measured.seal, seal.listing(folder), "it") == []
 
 
 def test_the_command_refuses(measured: Sealed, tmp_path: Path) -> None:

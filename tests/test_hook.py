@@ -105,7 +105,7 @@ def change(name: str, edit: Callable[[bytes], bytes]) -> Callable[[Path], None]:
         (lambda folder: (folder / "config.json").unlink(), ["C233"]),
         (lambda folder: (folder / "more.safetensors").write_text(pointer("1" * 64, 5)), ["C233"]),
         (change("eagle3-seal.json", lambda t: t.replace(b'"anchored"', b'"agreement"')), ["H414"]),
-        (change("eagle3-seal.json", lambda t: t[:-9]), ["H413"]),
+        (change("eagle3-seal.json", lambda t: t[:-9]), ["H415"]),
         (lambda folder: (folder / "eagle3-seal.json").unlink(), ["H413"]),
         (lambda folder: (folder / "eagle3-seal.json").write_text(pointer("2" * 64, 5)), ["H428"]),
         (lambda folder: (folder / "README.md").write_text("mine"), []),

@@ -30,6 +30,7 @@ FLOORS = [
     {"forward", "capture"},
     {"run"},
     {"proving"},
+    {"writing"},
     {"pipeline"},
     {"accepting"},
     {"look", "hook"},

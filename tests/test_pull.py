@@ -115,10 +115,17 @@ def test_uris_that_name_no_model(text: str) -> None:
         hub_id(text)
 
 
+def forget(world: World, name: str) -> None:
+    """As if the client had never asked for it."""
+    shutil.rmtree(world.home / "hub" / f"models--{name.replace('/', '--')}", ignore_errors=True)
+    shutil.rmtree(world.home / "assets" / "eagle3-convert" / name.replace("/", "--"), ignore_errors=True)
+
+
 # --- drafters -----------------------------------------------------------------------------------------------
 
 
 def test_a_drafter_is_converted_as_its_folder_is(world: World, tmp_path: Path) -> None:
+    forget(world, "org/a")
     commit = world.hub.repositories["org/a"].refs["main"]
     done = world("convert", "org/a", tmp_path / "out", "--json")
     assert done.code == 0, done.text
@@ -477,6 +484,7 @@ def test_damaged_targets_are_refused(world: World) -> None:
 def test_repositories_that_cannot_be_read(
     world: World, name: str, token: str, code: str, words: tuple[str, ...], tmp_path: Path
 ) -> None:
+    forget(world, name)
     done = world("convert", name, tmp_path / "out", "--json", "--report", tmp_path / "r.html", token=token)
     refused(done, code, *words)
     assert done.json["findings"][0]["code"] == code and not (tmp_path / "out").exists()
@@ -554,6 +562,7 @@ def test_a_busy_hub_and_a_connection_that_breaks(world: World) -> None:
 
 
 def test_folders_come_first(world: World, tmp_path: Path) -> None:
+    world("validate", "org/a")  # which puts it into the cache
     for name in ("org/a", "checkpoints/9"):
         shutil.copytree(DRAFTERS / "b_nbr", tmp_path / name)
     done = world("validate", "org/a", "--json", cwd=tmp_path)

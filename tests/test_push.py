@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -88,8 +89,12 @@ def push(world: World, folder: Path, repo: str, *words: str | Path, token: str =
 
 def head(world: World, repo: str, branch: str = "main") -> dict[str, bytes]:
     """The files of a branch."""
+    return files_at(world, repo, world.hub.repositories[repo].refs[branch])
+
+
+def files_at(world: World, repo: str, commit: str) -> dict[str, bytes]:
     repository = world.hub.repositories[repo]
-    return {n: repository.blob(e.sha256).read_bytes() for n, e in repository.entries(repository.refs[branch]).items()}
+    return {n: repository.blob(e.sha256).read_bytes() for n, e in repository.entries(commit).items()}
 
 
 def commits(repository: Repository) -> int:
@@ -115,16 +120,16 @@ def refused(done: Done, exit_code: int, code: str, *words: str) -> None:
 def test_what_was_pushed_is_what_was_proved(world: World, first: tuple[Path, Done], tmp_path: Path) -> None:
     out, done = first
     here = {n: p.read_bytes() for n, p in files_of(out).items() if isinstance(p, Path)}
-    there = head(world, "org/first")
+    (commit,) = re.findall(f"{world.hub.url}/org/first/commit/([0-9a-f]{{40}})", done.stderr)
+    there = files_at(world, "org/first", commit)
     assert {n: data for n, data in there.items() if n in here} == here
     assert there.keys() - here.keys() == {"README.md", ".gitattributes"} and not (out / "README.md").exists()
     assert b"speculative-decoding" in there["README.md"] and b"org/first" in there["README.md"]
-    assert f"{world.hub.url}/org/first/commit/{world.hub.repositories['org/first'].refs['main']}" in done.stderr
     assert done.json["outcome"] == "converted"  # alone on stdout
 
     elsewhere = Client(tmp_path / "another", HF_ENDPOINT=world.hub.url)
-    again = elsewhere("validate", "org/first", *CHECKS, "--json", token=OTHER)
-    verified = elsewhere("seal", "verify", "org/first", token=OTHER)
+    again = elsewhere("validate", f"org/first@{commit}", *CHECKS, "--json", token=OTHER)
+    verified = elsewhere("seal", "verify", f"org/first@{commit}", token=OTHER)
     elsewhere.close()
     assert (again.code, verified.code) == (0, 0), again.text + verified.text
     sealed = json.loads((out / seal.NAME).read_text())
@@ -248,7 +253,6 @@ ALLOWED = error("K103", "what was trained is lost").as_json() | {"allowed": True
          "model.safetensors has other contents"),
         (lambda f: (f / "model.safetensors").unlink(), "C233", "model.safetensors is gone"),
         (edit(lambda d: d["proof"].update(level="agreement")), "H414", "'sample' is required"),
-        (edit(lambda d: d["proof"].update(level="certain")), "H414", "level 'none'"),
         (edit(lambda d: [row.update(sha256="") for row in d["files"]]), "H420", "without --no-digest"),
         (edit(lambda d: d["findings"].append(ALLOWED)), "H421", "--allow K103"),
     ],
@@ -261,6 +265,17 @@ def test_what_may_not_go_is_refused_before_anything_is_asked(
     refused(done, 1, code, words, "Nothing was sent.")
     assert done.json["outcome"] == "refused" and code in [f["code"] for f in done.json["findings"]]
     assert_published(done.json, "push")
+    assert world.hub.asked == [] and "org/never" not in world.hub.repositories
+
+
+def test_a_seal_that_cannot_be_relied_on_lets_nothing_go(world: World, folder: Path) -> None:
+    newer = {"schema": "eagle3-convert/seal/9"}
+    certain = json.loads((folder / seal.NAME).read_text())
+    certain["proof"]["level"] = "certain"
+    for text in ("{", *map(json.dumps, ({"schema": seal.SCHEMA, "files": []}, newer, certain))):
+        (folder / seal.NAME).write_text(text)
+        for more in ((), ("--require", "none"), ("--prove", "--target", TARGET, "--require", "agreement")):
+            refused(push(world, folder, "org/never", *more), 3, "H415")
     assert world.hub.asked == [] and "org/never" not in world.hub.repositories
 
 
@@ -521,7 +536,7 @@ def test_a_conversion_whose_push_fails_is_whole(world: World, tmp_path: Path) ->
     refused(done, 4, "H423")
     assert f"eagle3 push {out} org/failing --private --require none" in done.stderr
     assert done.stdout.startswith("Converted, not proved.")
-    assert gate.may_leave(seal.read_seal(out), seal.listing(out), (), "it", "none") == []
+    assert gate.may_leave(seal.read_seal(out), seal.listing(out), "it", "none") == []
     assert world(*given, "--force", token=OWNER).code == 0 and world.hub.repositories["org/failing"].private
     # And what was refused is not pushed.
     done = world("convert", A, tmp_path / "no", "--target-arch", "Unheard", "--push-to-hub", "org/no", "--require",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -343,6 +345,15 @@ def test_what_is_no_seal_at_all(folder: Path, tmp_path: Path) -> None:
     assert verified(folder)["seal"] is None
     missing = verify(tmp_path / "nothing", "--json")
     assert missing.returncode == 3 and json.loads(missing.stdout)["findings"][0]["code"] == "F100"
+
+
+def test_a_disk_that_fails_is_told_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(path: Path) -> str:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(seal, "sha256_of", fails)
+    for done in (verify(folder), eagle3("card", folder)):
+        assert done.returncode == 3 and "F100" in done.stderr and "Input/output error" in done.stderr, done
 
 
 def test_text_of_a_stranger_is_shown_escaped(folder: Path) -> None:

@@ -47,8 +47,9 @@ def read_object(path: Path, pipe: bool = False) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The JSON object in a config.json or a seal,
-    whose values are told to people. Raises InputError as `read_object` does."""
+    """The JSON object in a config.json or a seal, whose values are told to people. Raises InputError as `read_object`
+    does.
+    """
     document = read_object(path)
     longest = max(map(len, _texts(document)), default=0)
     if longest > _LONGEST_TEXT:

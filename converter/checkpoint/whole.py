@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from converter.checkpoint.leftovers import WRITING, Held, hidden_name, leftovers, lock, remove_if_left, sync, unlock
+from converter.errors import OutputError
 from converter.signals import unbroken
 
 
@@ -44,6 +45,14 @@ def write_whole(path: Path, data: str | Iterable[bytes | memoryview]) -> None:
         finally:
             unlock(held)
         sync(place.parent)
+
+
+def write_output(path: Path, text: str) -> None:
+    """The same of a file that the user asked for. Raises OutputError."""
+    try:
+        write_whole(path, text)
+    except OSError as problem:
+        raise OutputError(f"cannot write {path}: {problem.strerror or problem}") from problem
 
 
 def _mode(path: Path) -> int | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from converter.cli.card import card_command
-from converter.cli.common import CONTEXT, VERSION, fail, open_streams, reader_may_leave
+from converter.cli.common import CONTEXT, VERSION, fail, open_streams, reader_may_leave, say_json
 from converter.cli.hook import hook_group
 from converter.cli.look import diff_command, inspect_command
 from converter.cli.options import COMMON, OUTPUT, request_of, with_options
@@ -207,8 +206,7 @@ def dialects_command(as_json: bool) -> None:
     """List the dialects that can be read, with their conventions."""
     from converter.report import rules
 
-    with reader_may_leave():
-        click.echo(json.dumps(rules.dialects(), indent=2) if as_json else rules.dialects_text())
+    _say(as_json, rules.dialects, rules.dialects_text)
 
 
 @eagle3.group("engines", context_settings=CONTEXT)
@@ -226,18 +224,21 @@ def engines_list_command(engine: str | None, as_json: bool) -> None:
     from converter.rules.engine import resolve
 
     if engine is None:
-        with reader_may_leave():
-            click.echo(json.dumps(rules.engines(), indent=2) if as_json else rules.engines_text())
+        _say(as_json, rules.engines, rules.engines_text)
         return
     try:
         releases = resolve(engine)
     except UsageError as problem:
         fail(2, str(problem))
-    with reader_may_leave():
-        if as_json:
-            click.echo(json.dumps([rules.engine(r) for r in releases], indent=2))
-        else:
-            click.echo("\n\n".join(rules.engine_text(r) for r in releases))
+    _say(as_json, lambda: [rules.engine(r) for r in releases], lambda: "\n\n".join(map(rules.engine_text, releases)))
+
+
+def _say(as_json: bool, document: Callable[[], Any], text: Callable[[], str]) -> None:
+    if as_json:
+        say_json(document())
+    else:
+        with reader_may_leave():
+            click.echo(text())
 
 
 eagle3.add_command(sample_command)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from converter.cli.common import CONTEXT, VERSION, fail, reader_may_leave
-from converter.signals import interruptible
+from converter.cli.common import CONTEXT, VERSION, reader_may_leave, run_work
+
+if TYPE_CHECKING:
+    from converter.findings import Finding
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -23,28 +26,20 @@ def card_command(folder: Path, repo: str, out: Path | None) -> None:
     measured and where it came from. FOLDER/README.md is kept, but for the sections between this tool's markers, which
     are renewed.
     """
-    from converter.errors import Eagle3Error, OutputError
-    from converter.report.text import Printer
 
-    try:
-        with interruptible():
-            from converter.publish.card import card_of_folder
+    def work() -> tuple[str, list[Finding]]:
+        from converter.checkpoint.whole import write_output
+        from converter.publish.card import card_of_folder
 
-            card, found = card_of_folder(folder, repo)
-            if card and out is not None:
-                from converter.checkpoint.whole import write_whole
+        card, found = card_of_folder(folder, repo)
+        if card and out is not None:
+            write_output(out, card)
+        return card, found
 
-                try:
-                    write_whole(out, card)
-                except OSError as problem:
-                    raise OutputError(f"cannot write {out}: {problem.strerror or problem}") from problem
-    except Eagle3Error as problem:
-        with reader_may_leave():
-            Printer(sys.stderr).failed(problem)
-        sys.exit(problem.exit_code)
-    except KeyboardInterrupt:
-        fail(130, "interrupted")
+    card, found = run_work(work)
     if found:
+        from converter.report.text import Printer
+
         with reader_may_leave():
             Printer(sys.stderr).findings(found)
         sys.exit(1)

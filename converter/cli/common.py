@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from converter.report.words import clean
+from converter.signals import interruptible
 from converter.version import __version__
 
+if TYPE_CHECKING:
+    from converter.errors import Eagle3Error
+
+_T = TypeVar("_T")
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 VERSION = click.version_option(__version__, prog_name="eagle3-convert")
 
@@ -32,6 +37,56 @@ def fail(code: int, message: str) -> NoReturn:
     except OSError:  # then the exit code alone says it
         _give_up()
     sys.exit(code)
+
+
+def run_work(work: Callable[[], _T], mappings: tuple[Path, ...] = (), as_json: bool = False) -> _T:
+    """The result of `work`; ends the command with text, the error document and the exit code where there is none."""
+    from converter.errors import Eagle3Error
+
+    try:
+        with interruptible():
+            if mappings:
+                from converter.rules import loading
+
+                for path in mappings:
+                    loading.add(path)
+            return work()
+    except (Eagle3Error, OSError) as problem:
+        failure = failure_of(problem)
+        say_failure(failure, as_json)
+        sys.exit(failure.exit_code)
+    except KeyboardInterrupt:
+        fail(130, "interrupted")
+
+
+def failure_of(problem: Eagle3Error | OSError, state: str = "") -> Eagle3Error:
+    """What is told of an error that nobody was nearer to: of the system it is one of output, disk or network. `state`:
+    what is said behind that.
+    """
+    from converter.errors import OutputError
+
+    if isinstance(problem, OSError):
+        return OutputError(f"{problem.filename or 'the system'}: {problem.strerror or problem}{state}")
+    return problem
+
+
+def say_failure(problem: Eagle3Error, as_json: bool = False, verbose: bool = False) -> None:
+    """Text on stderr, and the error document on stdout."""
+    from converter.report.text import Printer
+
+    if as_json:
+        from converter.report.document import error_json
+
+        say_json(error_json(problem))
+    with reader_may_leave():
+        Printer(sys.stderr, verbose).failed(problem)
+
+
+def say_json(document: Any) -> None:
+    from converter.checkpoint.jsonfile import dumped
+
+    with reader_may_leave():
+        click.echo(dumped(document), nl=False)
 
 
 @contextmanager

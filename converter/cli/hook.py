@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from converter.cli.common import CONTEXT, fail, reader_may_leave
+from converter.cli.common import CONTEXT, fail, failure_of, reader_may_leave
 from converter.signals import interruptible
 
 if TYPE_CHECKING:
-    from converter.errors import Eagle3Error
     from converter.hook.check import Looked
     from converter.hook.install import Done
 
@@ -117,22 +116,17 @@ def _end(looked: list[Looked], pushing: bool) -> NoReturn:
 @contextmanager
 def _failing(pushing: bool) -> Iterator[None]:
     """Ends the command with text and exit code where the work raises."""
-    from converter.errors import Eagle3Error, OutputError
+    from converter.errors import Eagle3Error
 
     try:
         with interruptible():
             yield
-    except Eagle3Error as problem:
-        _unreadable(problem, pushing)
-    except OSError as problem:
-        _unreadable(OutputError(f"{problem.filename or 'the system'}: {problem.strerror or problem}"), pushing)
+    except (Eagle3Error, OSError) as problem:
+        from converter.report.stopped import StoppedPrinter
+
+        failure = failure_of(problem)
+        with reader_may_leave():
+            StoppedPrinter(sys.stderr).unreadable(failure, pushing)
+        sys.exit(failure.exit_code)
     except KeyboardInterrupt:
         fail(130, "interrupted" + ("; nothing was pushed" if pushing else ""))
-
-
-def _unreadable(problem: Eagle3Error, pushing: bool) -> NoReturn:
-    from converter.report.stopped import StoppedPrinter
-
-    with reader_may_leave():
-        StoppedPrinter(sys.stderr).unreadable(problem, pushing)
-    sys.exit(problem.exit_code)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from converter.cli.common import CONTEXT, VERSION, fail, reader_may_leave
-from converter.signals import interruptible
+from converter.cli.common import CONTEXT, VERSION, reader_may_leave, run_work, say_json
 
-_T = TypeVar("_T")
 _PATH = click.Path(path_type=Path)
 
 
@@ -64,41 +62,14 @@ def inspect_command(
         return inspect(source, Asked(engines, rest["target"], rest["target_arch"], dialect))
 
     found = run_work(work, rest["mappings"], as_json)
-    from converter.checkpoint.jsonfile import dumped
     from converter.report.inspected import InspectPrinter
     from converter.report.inspected import as_json as document
 
-    with reader_may_leave():
-        if as_json:
-            click.echo(dumped(document(found)), nl=False)
-        else:
-            InspectPrinter(sys.stdout, verbose).inspected(found)
-
-
-def run_work(work: Callable[[], _T], mappings: tuple[Path, ...], as_json: bool) -> _T:
-    """The result of `work`; ends the command with text, the error document and the exit code where there is none."""
-    from converter.errors import Eagle3Error
-
-    try:
-        with interruptible():
-            from converter.rules import loading
-
-            for path in mappings:
-                loading.add(path)
-            return work()
-    except Eagle3Error as problem:
-        from converter.checkpoint.jsonfile import dumped
-        from converter.report.document import error_json
-        from converter.report.text import Printer
-
-        if as_json:
-            with reader_may_leave():
-                click.echo(dumped(error_json(problem)), nl=False)
+    if as_json:
+        say_json(document(found))
+    else:
         with reader_may_leave():
-            Printer(sys.stderr).failed(problem)
-        sys.exit(problem.exit_code)
-    except KeyboardInterrupt:
-        fail(130, "interrupted")
+            InspectPrinter(sys.stdout, verbose).inspected(found)
 
 
 @click.command("diff", context_settings=CONTEXT, short_help="Tell what differs between two drafters.")
@@ -119,13 +90,12 @@ def diff_command(a: str, b: str, as_json: bool, verbose: bool, **rest: Any) -> N
         return diff(a, b, Asked(target=rest["target"], target_arch=rest["target_arch"]))
 
     found = run_work(work, rest["mappings"], as_json)
-    from converter.checkpoint.jsonfile import dumped
     from converter.report.differing import DiffPrinter
     from converter.report.differing import as_json as document
 
-    with reader_may_leave():
-        if as_json:
-            click.echo(dumped(document(found)), nl=False)
-        else:
+    if as_json:
+        say_json(document(found))
+    else:
+        with reader_may_leave():
             DiffPrinter(sys.stdout, verbose).differing(found)
     sys.exit(0 if found.same else 1)

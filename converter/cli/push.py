@@ -169,7 +169,7 @@ def _checked(folder: Path, options: dict[str, Any], told: Callable[[str], None])
     from converter import seal
     from converter.pipeline import validate
 
-    document = seal.read_seal(folder) or {}
+    document = seal.sound_seal_of(folder) or {}
     engines = options["engines"] or tuple(seal.texts_at(document, "engines", "engine"))
     plugin = options["allow_plugin"] or any(seal.texts_at(document, "engines", "plugin"))
     request = request_of({**options, "source": str(folder.absolute()), "engines": engines, "allow_plugin": plugin})

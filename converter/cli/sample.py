@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from converter.cli.common import CONTEXT, VERSION, fail
+from converter.cli.common import CONTEXT, VERSION, fail, failure_of, say_failure
 from converter.signals import interruptible
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def sample_command(quiet: bool, no_chat_template: bool, **options: Any) -> None:
     A run that was stopped goes on when the same command is given again: finished sequences are in FILE.part.
     """
     from converter.capture.make import Request, make_sample
-    from converter.errors import Eagle3Error, OutputError
+    from converter.errors import Eagle3Error
 
     request = Request(chat_template=not no_chat_template, **options)
     show = _Show(request.out, quiet)
@@ -104,11 +104,10 @@ def sample_command(quiet: bool, no_chat_template: bool, **options: Any) -> None:
             made = make_sample(request, show)
     except KeyboardInterrupt:
         fail(130, f"interrupted; {show.kept()}")
-    except Eagle3Error as problem:
-        show.failed(problem)
-    except OSError as problem:
-        failure = OutputError(f"{problem.filename or request.out}: {problem.strerror or problem}; {show.kept()}")
-        show.failed(failure)
+    except (Eagle3Error, OSError) as problem:
+        failure = failure_of(problem, f"; {show.kept()}")
+        say_failure(failure)
+        sys.exit(failure.exit_code)
     show.made(made, request.target, request.drafter)
 
 
@@ -122,7 +121,7 @@ class _Show:
         self._done = self._total = 0
 
     def plan(self, plan: Plan) -> None:
-        from converter.report.text import size
+        from converter.report.words import size
 
         self._line(
             f"{_count(plan.sequences, plan.kind)} x up to {plan.longest:,} tokens, "
@@ -153,7 +152,7 @@ class _Show:
             yield step
 
     def made(self, made: Made, target: Path, drafter: Path | None) -> None:
-        from converter.report.text import size
+        from converter.report.words import size
 
         what = f"{_count(made.sequences, 'sequence')}, {_count(made.positions, 'position')} that count"
         self._line(f"wrote {made.out} ({size(made.size)}): {what}, {made.decoding}, {made.dtype}")
@@ -172,12 +171,6 @@ class _Show:
         return (
             f"{self._done} of {self._total} sequences are kept in {self._out}.part: the same command goes on from there"
         )
-
-    def failed(self, problem: Any) -> None:
-        from converter.report.text import Printer
-
-        Printer(sys.stderr).failed(problem)
-        sys.exit(problem.exit_code)
 
     def _line(self, text: str) -> None:
         if not self._quiet:

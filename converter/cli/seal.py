@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from converter.cli.common import CONTEXT, VERSION, reader_may_leave
-from converter.cli.look import run_work
+from converter.cli.common import CONTEXT, VERSION, reader_may_leave, run_work, say_json
 
 if TYPE_CHECKING:
     from converter.verifying import Verified
@@ -47,7 +45,7 @@ def verify_command(
         trusted = open_trusted(signed, identity, provider) if signed or identity or provider else None
         return verify(folder, trusted)
 
-    _show(run_work(work, (), as_json), as_json, verbose, quiet)
+    _show(run_work(work, as_json=as_json), as_json, verbose, quiet)
 
 
 @seal_group.command("sign", context_settings=CONTEXT)
@@ -81,7 +79,7 @@ def sign_command(folder: Path, key: str, force: bool, quiet: bool) -> None:
             raise OutputError(f"cannot write {signature}: {problem.strerror or problem}") from problem
         return found, signature
 
-    found, signature = run_work(work, (), False)
+    found, signature = run_work(work)
     if signature is None:
         _show(found, False, False, quiet)
     if not quiet:
@@ -97,9 +95,9 @@ def _show(found: Verified, as_json: bool, verbose: bool, quiet: bool) -> None:
     from converter.report.verified import VerifiedPrinter
     from converter.report.verified import as_json as document
 
-    with reader_may_leave():
-        if as_json:
-            click.echo(json.dumps(document(found), indent=2))
-        elif not (quiet and found.in_order):
+    if as_json:
+        say_json(document(found))
+    elif not (quiet and found.in_order):
+        with reader_may_leave():
             VerifiedPrinter(sys.stdout, verbose, quiet).verified(found)
     sys.exit(0 if found.in_order else 1)

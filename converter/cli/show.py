@@ -8,9 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import click
-
-from converter.cli.common import fail, reader_may_leave
+from converter.cli.common import fail, failure_of, reader_may_leave, say_failure, say_json
 from converter.signals import interruptible
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ class Show:
 
     def run(self, work: Callable[[], Any], method: str, then: Callable[[Any], int] = lambda report: 0) -> NoReturn:
         """`then` is done with the report when all is said; its exit code counts where nothing was wrong before."""
-        from converter.errors import Eagle3Error, OutputError
+        from converter.errors import Eagle3Error
 
         if self._quiet:
             from converter.hub.snapshot import quieten
@@ -46,13 +44,10 @@ class Show:
             with interruptible():
                 report = work()
                 self._write(report)
-        except Eagle3Error as problem:
-            self._failed(problem)
-            sys.exit(problem.exit_code)
         except KeyboardInterrupt:
             fail(130, self._interrupted)
-        except OSError as problem:
-            failure = OutputError(f"{problem.filename or 'the system'}: {problem.strerror or problem}")
+        except (Eagle3Error, OSError) as problem:
+            failure = failure_of(problem)
             self._failed(failure)
             sys.exit(failure.exit_code)
         code = self._code(report)
@@ -121,26 +116,13 @@ class Show:
 
     def _write(self, report: Any) -> None:
         if self._as_json:
-            from converter.checkpoint.jsonfile import dumped
-
-            with reader_may_leave():
-                click.echo(dumped(self._document(report)), nl=False)
+            say_json(self._document(report))
         if self._file is not None:
-            from converter.checkpoint.whole import write_whole
-            from converter.errors import OutputError
+            from converter.checkpoint.whole import write_output
 
-            try:
-                write_whole(self._file, self._writers()[self._file.suffix](report))
-            except OSError as problem:
-                raise OutputError(f"cannot write {self._file}: {problem.strerror}") from problem
+            write_output(self._file, self._writers()[self._file.suffix](report))
 
     def _failed(self, problem: Any) -> None:
-        if self._as_json:
-            from converter.checkpoint.jsonfile import dumped
-            from converter.report.document import error_json
-
-            with reader_may_leave():
-                click.echo(dumped(error_json(problem)), nl=False)
         if self._file is not None and problem.exit_code != 2 and self._file.parent.is_dir():
             from converter.checkpoint.whole import write_whole
             from converter.report.files import FAILURES
@@ -149,10 +131,7 @@ class Show:
             with suppress(OSError):  # perhaps just what failed; the exit code is that of the problem itself
                 if write is not None:
                     write_whole(self._file, write(problem))
-        from converter.report.text import Printer
-
-        with reader_may_leave():
-            Printer(sys.stderr, self._verbose).failed(problem)
+        say_failure(problem, self._as_json, self._verbose)
 
     @contextmanager
     def status(self) -> Iterator[Callable[[str], None]]:

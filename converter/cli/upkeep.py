@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from converter.cli.common import CONTEXT, fail
-from converter.signals import interruptible
+from converter.cli.common import CONTEXT, reader_may_leave, run_work, say_json
 
 if TYPE_CHECKING:
+    from converter.upkeep.compare import Comparison
     from converter.upkeep.package import Package
+    from converter.upkeep.write import Renewal
 
 _FILE = click.Path(path_type=Path)
 
@@ -45,37 +45,44 @@ def check_command(
 
     Exit code: 0 no difference, 1 differences, 2 usage, 3 unreadable file.
     """
-    from converter.errors import Eagle3Error
     from converter.report.upkeep import comparison_json, comparison_text, renewal_text
-    from converter.rules import loading
     from converter.upkeep import write as writing
-    from converter.upkeep.compare import compare, nearest_known, written_architectures
-    from converter.upkeep.readers import READERS
-    from converter.upkeep.reading import read_package
 
-    try:
-        with interruptible():
-            for path in mappings:
-                loading.add(path)
-            package = _package(engine, installed, wheel)
-            folder = writing.checkout() if write else None
-            against = nearest_known(package.name, package.release)
-            reading = read_package(READERS[package.name], package, written_architectures(package.name, against))
-            found = compare(package.name, against, reading)
-            renewed = writing.renewal(found) if write or write_to else None
-            click.echo(json.dumps(comparison_json(found), indent=2) if as_json else comparison_text(found, verbose))
-            if renewed is not None:
-                written = [str(p) for p in writing.write_checkout(renewed, folder)] if folder else []
-                if write_to is not None and (renewed.rows or renewed.ends or renewed.known):
-                    writing.write_mapping(renewed, write_to)
-                    written.append(str(write_to))
-                click.echo("\n" + renewal_text(renewed, written), err=as_json)
-                sys.exit(1 if renewed.left else 0)
-    except Eagle3Error as problem:
-        fail(problem.exit_code, str(problem))
-    except KeyboardInterrupt:
-        fail(130, "interrupted")
-    sys.exit(1 if found.different else 0)
+    def work() -> tuple[Comparison, Path | None, writing.Renewal | None]:
+        from converter.upkeep.compare import compare, nearest_known, written_architectures
+        from converter.upkeep.readers import READERS
+        from converter.upkeep.reading import read_package
+
+        package = _package(engine, installed, wheel)
+        folder = writing.checkout() if write else None
+        against = nearest_known(package.name, package.release)
+        reading = read_package(READERS[package.name], package, written_architectures(package.name, against))
+        found = compare(package.name, against, reading)
+        return found, folder, writing.renewal(found) if write or write_to else None
+
+    found, folder, renewed = run_work(work, mappings, as_json)
+    if as_json:
+        say_json(comparison_json(found))
+    else:
+        with reader_may_leave():
+            click.echo(comparison_text(found, verbose))
+    if renewed is None:
+        sys.exit(1 if found.different else 0)
+    written = run_work(lambda: _written(renewed, folder, write_to))
+    with reader_may_leave():
+        click.echo("\n" + renewal_text(renewed, written), err=as_json)
+    sys.exit(1 if renewed.left else 0)
+
+
+def _written(renewed: Renewal, folder: Path | None, file: Path | None) -> list[str]:
+    """Renew the tables of the checkout `folder`, write `file`, or both; says what was written."""
+    from converter.upkeep.write import write_checkout, write_mapping
+
+    written = [str(p) for p in write_checkout(renewed, folder)] if folder is not None else []
+    if file is not None and (renewed.rows or renewed.ends or renewed.known):
+        write_mapping(renewed, file)
+        written.append(str(file))
+    return written
 
 
 def _package(engine: str | None, installed: bool, wheel: Path | None) -> Package:

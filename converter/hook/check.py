@@ -78,15 +78,17 @@ class _Checker:
                 self._put(folder, [seal.NAME], Path(place))
             except _NotHere as problem:
                 return Looked(folder, "sealed", findings=(_not_here(folder, str(problem)),))
-            document = seal.read_seal(Path(place))
-        found = gate.may_leave(
-            document, self._listing(folder), weights_in(folder.files), folder.path, folder.policy.require
-        )
+            try:
+                # What can be read is held against the files as it is: to load a checker of schemas takes as long as all
+                # the rest. What cannot be is told why.
+                document = seal.read_seal(Path(place)) or seal.sound_seal(Path(place, seal.NAME))
+            except InputError as problem:
+                return Looked(folder, "sealed", findings=(_moved(problem.finding, place, folder.path),))
+        found = gate.may_leave(document, self._listing(folder), folder.path, folder.policy.require)
         if any(f.code == "C233" for f in found):
             found += self._faults(folder)
-        level = gate.level_of(document) if document is not None else "none"
-        allowed = tuple(seal.texts_at(document, "allowed")) if document is not None else ()
-        return Looked(folder, "sealed", level, allowed, tuple(_for_git(f) for f in found))
+        allowed = tuple(seal.texts_at(document, "allowed"))
+        return Looked(folder, "sealed", gate.level_of(document), allowed, tuple(map(_for_git, found)))
 
     def _unsealed(self, folder: Folder) -> Looked | None:
         policy = folder.policy
@@ -96,7 +98,7 @@ class _Checker:
             if policy.unsealed == "allow":
                 return Looked(folder, "allowed")
             decides = policy.unsealed == "validate"
-            findings = [] if decides else gate.may_leave(None, {}, (), folder.path)
+            findings = [] if decides else gate.may_leave(None, {}, folder.path)
             if not missing:
                 findings += _static(place, folder, scan=decides)
             elif decides:

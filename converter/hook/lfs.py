@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from converter import seal
+from converter.checkpoint.paths import real
 from converter.hook.git import Git
 
 LONGEST = 1023  # bytes of a pointer
@@ -55,12 +56,12 @@ class Store:
         """The object in the store, or the working tree's file `path` where it has these very contents."""
         kept = self._objects / pointer.sha256[:2] / pointer.sha256[2:4] / pointer.sha256
         if _has_size(kept, pointer.size):
-            return kept.resolve()
+            return real(kept)
         if self._top is None:
             return None
         here = self._top / path
         same = _has_size(here, pointer.size) and seal.sha256_of(here) == pointer.sha256
-        return here.resolve() if same else None
+        return real(here) if same else None
 
 
 def _has_size(path: Path, size: int) -> bool:

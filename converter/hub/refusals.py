@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
@@ -12,7 +11,7 @@ from urllib.parse import urlsplit
 from converter.errors import InputError, OutputError
 from converter.findings import error
 from converter.hub.ids import HubId
-from converter.hub.secrets import masked
+from converter.hub.secrets import unsigned
 
 _LOGIN = "hf auth login    (or set HF_TOKEN to a token that may read it)"
 _LOCAL = frozenset({errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT, errno.ENAMETOOLONG})
@@ -46,13 +45,23 @@ def explained(named: HubId, file: str = "") -> Iterator[None]:
 
 def unreachable(problem: BaseException) -> bool:
     """Whether it is the network or the server that fails, and not this repository that is refused."""
+    return overloaded(problem) if status_of(problem) else not _here(problem)
+
+
+def overloaded(problem: BaseException) -> bool:
+    """Whether the server says that it cannot answer now."""
     status = status_of(problem)
-    return status == 429 or status >= 500 if status else not _here(problem)
+    return status == 429 or status >= 500
 
 
 def broken(problem: BaseException) -> bool:
     """Whether a connection ended in the midst of an answer: as requests, then as httpx calls that."""
     return type(problem).__name__ in ("ChunkedEncodingError", "RemoteProtocolError", "ReadError")
+
+
+def no_answer(problem: BaseException) -> str:
+    """What the Hub does where it gives none, as the end of a sentence."""
+    return "ends the connection too early" if broken(problem) else "cannot be reached"
 
 
 def endpoint() -> str:
@@ -91,10 +100,9 @@ def refusal(named: HubId, problem: BaseException, file: str = "") -> InputError 
         fix = (accept,) if logged_in() else (accept, f"then: {_LOGIN}")
         return _refused(named, "H402", f"access to {named.repo} must be asked for: it is gated", file, fix=fix)
     if status in (401, 403) and logged_in():
-        source = "HF_TOKEN" if os.environ.get("HF_TOKEN") else "hf auth login"
         return _refused(
             named, "H404", f"the Hub does not accept the token for {named.repo}", file,
-            found=f"{status} with the token of {source}",
+            found=f"{status} with the token of {token_source()}",
             fix=("hf auth whoami    tells whose it is; hf auth login    takes another",
                  "or give it the right to read this repository, in the token's settings"),
         )  # fmt: skip
@@ -118,10 +126,9 @@ def refusal(named: HubId, problem: BaseException, file: str = "") -> InputError 
         wait = "ask less often, or log in: hf auth login" if status == 429 else "try again"
         return _refused(named, "H407", f"{endpoint()} answers {status}: {words_of(problem)}", file,
                         fix=(f"{wait}; files that are whole are not fetched again",))  # fmt: skip
-    state = "ends the connection too early" if broken(problem) else "cannot be reached"
     proxied = any(os.environ.get(k) or os.environ.get(k.lower()) for k in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"))
     return _refused(
-        named, "H406", f"{file + ' of ' if file else ''}{named.repo}: {endpoint()} {state}", file,
+        named, "H406", f"{file + ' of ' if file else ''}{named.repo}: {endpoint()} {no_answer(problem)}", file,
         found="; ".join(filter(None, (words_of(problem), _no_folder(named)))),
         fix=(f"check the network{', HTTPS_PROXY' if proxied else ''}{' and HF_ENDPOINT' if _mirror() else ''}",
              f"or: hf download {named.repo}    where there is a network, and give the folder"),
@@ -187,6 +194,11 @@ def logged_in() -> bool:
     return get_token() is not None
 
 
+def token_source() -> str:
+    """Where the token is from, for people."""
+    return "HF_TOKEN" if os.environ.get("HF_TOKEN") else "hf auth login"
+
+
 def _mirror() -> bool:
     return bool(os.environ.get("HF_ENDPOINT"))
 
@@ -200,8 +212,3 @@ def words_of(problem: BaseException) -> str:
     """The first line that tells something."""
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     return unsigned(lines[0] if lines else type(problem).__name__)
-
-
-def unsigned(text: str) -> str:
-    """Without the token, and without what signs a URL."""
-    return re.sub(r"\?\S+", "?...", str(masked(text)))[:200]

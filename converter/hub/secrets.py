@@ -19,6 +19,11 @@ def masked(value: Any) -> Any:
     return _masked(value, _tokens())
 
 
+def unsigned(text: str) -> str:
+    """A line of a server or a client, without the tokens and without what signs a URL; 200 characters at most."""
+    return re.sub(r"\?\S+", "?...", str(masked(text)))[:200]
+
+
 def _masked(value: Any, tokens: list[str]) -> Any:
     if isinstance(value, str):
         for token in tokens:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from converter.errors import OutputError, SendError
 from converter.findings import error
 from converter.hub.ids import HubId
-from converter.hub.refusals import broken, endpoint, status_of, transport_errors, unsigned, words_of
+from converter.hub.refusals import endpoint, no_answer, overloaded, status_of, token_source, transport_errors, words_of
+from converter.hub.secrets import unsigned
 
 _LOGIN = "hf auth login    (or set HF_TOKEN to a token with the role write)"
 _AGAIN = "the same command again: what the Hub has of the large files is not sent twice"
@@ -21,7 +21,7 @@ def no_token(named: HubId) -> SendError:
 
 def no_right(named: HubId) -> SendError:
     message = f"{named.repo} is there, and the token may not see it"
-    return _error(named, "H423", message, found=f"404 with the token of {_source()}", fix=(_LOGIN,))
+    return _error(named, "H423", message, found=f"404 with the token of {token_source()}", fix=(_LOGIN,))
 
 
 def offline(named: HubId) -> SendError:
@@ -88,13 +88,13 @@ def refusal(named: HubId, problem: BaseException, state: Sequence[str], message:
     if status == 401:
         return _error(
             named, "H423", f"the Hub does not accept the token for {named.repo}: {words}",
-            found=f"401 with the token of {_source()}", why=now,
+            found=f"401 with the token of {token_source()}", why=now,
             fix=("hf auth whoami    tells whose it is", _LOGIN),
         )  # fmt: skip
     if status == 403:
         return _error(
             named, "H423", f"the token may not write to {named.repo}: {words}",
-            found=f"403 with the token of {_source()}", why=now,
+            found=f"403 with the token of {token_source()}", why=now,
             fix=("give it the role write, or the right to write to this repository, in the token's settings",
                  f"or take another: {_LOGIN}", "or propose it: --create-pr opens a pull request"),
         )  # fmt: skip
@@ -104,13 +104,12 @@ def refusal(named: HubId, problem: BaseException, state: Sequence[str], message:
         gone = f"{named.repo} is not there any more, or the token may not see it: {words}"
         return _error(named, "H425", gone, why=now, fix=(f"see {endpoint()}/{named.repo}",))
     if status:
-        busy = status == 429 or status >= 500
+        busy = overloaded(problem)
         fix = (_AGAIN,) if busy else (f"see {endpoint()}/{named.repo}", _AGAIN)
         answered = f"{endpoint()} answers {status}" if busy else f"{endpoint()} refuses it ({status})"
         return _error(named, "H425", message or f"{answered}: {words}", why=_whole(now), fix=fix)
     if isinstance(problem, transport_errors()):
-        state_now = "ends the connection too early" if broken(problem) else "cannot be reached"
-        said = f"{named.repo}: {endpoint()} {state_now}"
+        said = f"{named.repo}: {endpoint()} {no_answer(problem)}"
         return _error(named, "H425", said, found=words_of(problem), why=_whole(now),
                       fix=("check the network", _AGAIN))  # fmt: skip
     said = message or f"{endpoint()} does not take it: {words}"
@@ -135,10 +134,6 @@ def _of_the_hub(problem: BaseException) -> bool:
 
 def _whole(now: str) -> str:
     return f"nothing was committed; {now}" if now else "nothing was committed"
-
-
-def _source() -> str:
-    return "HF_TOKEN" if os.environ.get("HF_TOKEN") else "hf auth login"
 
 
 def _error(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from json import JSONDecodeError
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from converter.findings import Finding, note, warning
 from converter.hub.ids import HubId, also_an_id
+from converter.hub.patience import patiently
 from converter.hub.refusals import (
     broken,
     endpoint,
@@ -19,6 +19,7 @@ from converter.hub.refusals import (
     no_file,
     no_hub,
     not_cached,
+    overloaded,
     transport_errors,
     unreachable,
 )
@@ -30,10 +31,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CONFIG = "config.json"
+CARD = "README.md"  # what the Hub shows of a repository
 LIBRARY: dict[str, Any] = {"library_name": "eagle3-convert", "library_version": __version__}
 _TIMEOUT = 5.0  # seconds for the first answer; HF_HUB_ETAG_TIMEOUT sets another
-_TRIES = 3
-_LONGEST_WAIT = 30  # seconds that a busy Hub may ask for
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,7 @@ def cached(named: HubId, file: str) -> Path | None:
 
 def persistently(fetch: Callable[[], T]) -> T:
     """Try again where a connection broke: of the client's releases 2.4.0 goes on by itself, 1.0.1 and 0.36 do not."""
-    for _ in range(_TRIES - 1):
-        try:
-            return fetch()
-        except transport_errors() as problem:
-            if not broken(problem):
-                raise
-            time.sleep(1)
-    return fetch()
+    return patiently(fetch, broken)
 
 
 def two_meanings(given: str) -> tuple[Finding, ...]:
@@ -148,21 +141,16 @@ def quieten() -> None:
 def _info(named: HubId) -> ModelInfo:
     """Commit and files in one request, with few and short waits: a Hub that is not there shall not hold anybody up."""
     from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import HfHubHTTPError
 
     timeout = constants.HF_HUB_ETAG_TIMEOUT if "HF_HUB_ETAG_TIMEOUT" in os.environ else _TIMEOUT
     api = HfApi(**LIBRARY)
-    for attempt in range(_TRIES):
-        try:
-            return api.model_info(named.repo, revision=named.revision or None, files_metadata=True, timeout=timeout)
-        except HfHubHTTPError as problem:
-            if not unreachable(problem) or attempt == _TRIES - 1:
-                raise
-            asked = problem.response.headers.get("Retry-After", "")
-            time.sleep(min(int(asked), _LONGEST_WAIT) if asked.isdecimal() else 2**attempt)
-        except (JSONDecodeError, KeyError, TypeError) as problem:  # some page, or JSON of something else
-            raise no_hub(named) from problem
-    raise AssertionError("the last attempt returns or raises")
+    try:
+        return patiently(
+            lambda: api.model_info(named.repo, revision=named.revision or None, files_metadata=True, timeout=timeout),
+            overloaded,
+        )
+    except (JSONDecodeError, KeyError, TypeError) as problem:  # some page, or JSON of something else
+        raise no_hub(named) from problem
 
 
 def _offline() -> bool:

@@ -10,19 +10,21 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from converter.checkpoint.reader import Stamp
 from converter.errors import InputError, SendError
 from converter.hub.ids import HubId
-from converter.hub.refusals import broken, endpoint, status_of, transport_errors, unsigned
+from converter.hub.patience import patiently
+from converter.hub.refusals import broken, endpoint, overloaded, status_of, transport_errors
+from converter.hub.secrets import unsigned
 from converter.hub.sending import changed_meanwhile, moved, no_branch, no_card, no_right, no_token, offline, refusal
-from converter.hub.snapshot import LIBRARY, Snapshot
+from converter.hub.snapshot import CARD, LIBRARY, Snapshot
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
@@ -30,11 +32,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CARD = "README.md"
 MAIN = "main"
 _SMALL = 10 << 20  # bytes, below which a file is read once; the Hub keeps files of git no larger than that
-_TRIES = 3
-_LONGEST_WAIT = 30  # seconds that a busy Hub may ask for
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Outgoing:
     size: int
     operation: CommitOperationAdd
     path: Path | None = None
-    seen: tuple[int, ...] = ()  # of the path: what tells that it was written to since
+    seen: Stamp | None = None  # of the path, before it was read
 
     @property
     def sha256(self) -> str:
@@ -105,13 +104,13 @@ class Sent:
 
 
 def outgoing(name: str, data: bytes | Path) -> Outgoing:
-    """A file that will be sent under this name. Raises OSError where it cannot be read."""
+    """A file that will be sent under this name. Raises InputError F100 and OSError where it cannot be read."""
     from huggingface_hub import CommitOperationAdd
 
     if isinstance(data, Path):
-        seen = _seen(data)
-        if data.stat().st_size > _SMALL:
-            return Outgoing(name, data.stat().st_size, CommitOperationAdd(name, str(data)), data, seen)
+        seen = Stamp.of(data)
+        if seen.size > _SMALL:
+            return Outgoing(name, seen.size, CommitOperationAdd(name, str(data)), data, seen)
         data = data.read_bytes()
     return Outgoing(name, len(data), CommitOperationAdd(name, data))
 
@@ -165,24 +164,24 @@ def send(
         if not there.exists:
             _create(named, private)
             state.append(f"{named.repo} was created, and is empty")
-            there = replace(look_there(HubId(named.repo)), branch=not named.revision)
+            there = replace(look_there(HubId(named.repo)), named=named, branch=not named.revision)
             if not there.exists:  # it was there already, and this token does not see it
                 raise no_right(named)
         revision = named.revision or MAIN
         base = revision if there.branch else MAIN
         additions = [file.operation for file in files]
         try:
-            _patiently(lambda: _upload(named, additions, base, create_pr), _cut)
+            patiently(lambda: _upload(named, additions, base, create_pr), _cut)
         finally:  # the Hub refuses what has another digest, and has no word for why
             for file in files:
-                if file.path is not None and _seen(file.path) != file.seen:
+                if file.path is not None and Stamp.of(file.path) != file.seen:
                     raise changed_meanwhile(named, file.path)
         if not create_pr and not there.branch:
             _branch(named, revision, there.commit)
             state.append(f"the branch {revision} was created, and is as {MAIN}")
         if not files and not gone:
             return Sent(f"{endpoint()}/{named.repo}/tree/{revision}", there.commit, revision)
-        return _commit(named, revision, there.commit, files, gone, message, create_pr)
+        return _commit(there, revision, files, gone, message, create_pr)
 
 
 # --- requests -----------------------------------------------------------------------------------------------
@@ -192,18 +191,19 @@ def _info(named: HubId, revision: str) -> ModelInfo:
     from huggingface_hub import HfApi
 
     api = HfApi(**LIBRARY)
-    return _patiently(lambda: api.model_info(named.repo, revision=revision, files_metadata=True, timeout=30.0))
+    return patiently(lambda: api.model_info(named.repo, revision=revision, files_metadata=True, timeout=30.0), _passing)
 
 
 def _check_card(named: HubId, card: Outgoing) -> None:
     """The Hub refuses a commit whose card has other metadata than it knows; ask before anything else is sent."""
+    from huggingface_hub import constants
     from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status  # type: ignore[attr-defined]
 
     with card.operation.as_file() as file:
         content = file.read().decode("utf-8", "replace")
 
     def ask() -> None:
-        url = f"{_endpoint()}/api/validate-yaml"
+        url = f"{constants.ENDPOINT}/api/validate-yaml"
         answer = get_session().post(
             url, json={"content": content, "repoType": "model"}, headers=build_hf_headers(**LIBRARY)
         )
@@ -212,20 +212,22 @@ def _check_card(named: HubId, card: Outgoing) -> None:
             raise no_card(named, unsigned("; ".join(str(e.get("message", "")) for e in said if isinstance(e, dict))))
         hf_raise_for_status(answer)
 
-    _patiently(ask)
+    patiently(ask, _passing)
 
 
 def _create(named: HubId, private: bool) -> None:
     from huggingface_hub import HfApi
 
     more = {"private": True} if private else {}
-    _patiently(lambda: HfApi(**LIBRARY).create_repo(named.repo, exist_ok=True, **more))  # type: ignore[arg-type]
+    patiently(lambda: HfApi(**LIBRARY).create_repo(named.repo, exist_ok=True, **more), _passing)  # type: ignore[arg-type]
 
 
 def _branch(named: HubId, branch: str, commit: str) -> None:
     from huggingface_hub import HfApi
 
-    _patiently(lambda: HfApi(**LIBRARY).create_branch(named.repo, branch=branch, revision=commit, exist_ok=True))
+    patiently(
+        lambda: HfApi(**LIBRARY).create_branch(named.repo, branch=branch, revision=commit, exist_ok=True), _passing
+    )
 
 
 def _upload(named: HubId, additions: Sequence[CommitOperationAdd], revision: str, create_pr: bool) -> None:
@@ -242,16 +244,11 @@ def _upload(named: HubId, additions: Sequence[CommitOperationAdd], revision: str
 
 
 def _commit(
-    named: HubId,
-    revision: str,
-    parent: str,
-    files: Sequence[Outgoing],
-    gone: Sequence[str],
-    message: str,
-    create_pr: bool,
+    there: There, revision: str, files: Sequence[Outgoing], gone: Sequence[str], message: str, create_pr: bool
 ) -> Sent:
     from huggingface_hub import CommitOperationDelete, HfApi
 
+    named, parent = there.named, there.commit
     operations: list[CommitOperationAdd | CommitOperationDelete] = [
         *(CommitOperationDelete(name, is_folder=False) for name in gone),
         *(file.operation for file in files),
@@ -268,7 +265,7 @@ def _commit(
 
     try:
         # A pull request would be opened twice where the answer to the first attempt was lost.
-        return _patiently(commit, _busy if create_pr else _passing)
+        return patiently(commit, _busy if create_pr else _passing)
     except transport_errors() as problem:
         if status_of(problem) not in (409, 412):
             raise
@@ -300,24 +297,9 @@ def _passing(problem: BaseException) -> bool:
     """Whether the same request may succeed a little later, though it may have been carried out."""
     from huggingface_hub.errors import OfflineModeIsEnabled
 
-    status = status_of(problem)
-    if status:
-        return status == 429 or status >= 500
+    if status_of(problem):
+        return overloaded(problem)
     return not isinstance(problem, OfflineModeIsEnabled) and not getattr(problem, "filename", None)
-
-
-def _patiently(ask: Callable[[], T], passes: Callable[[BaseException], bool] = _passing) -> T:
-    """Ask again where that may help, as late as the Hub says."""
-    for attempt in range(_TRIES - 1):
-        try:
-            return ask()
-        except transport_errors() as problem:
-            if not passes(problem):
-                raise
-            answer = getattr(problem, "response", None)
-            asked = answer.headers.get("Retry-After", "") if answer is not None else ""
-        time.sleep(min(int(asked), _LONGEST_WAIT) if asked.isdecimal() else 2**attempt)
-    return ask()
 
 
 @contextmanager
@@ -356,9 +338,9 @@ def _quietly() -> Iterator[None]:
     """
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
-    unsigned, handlers = _Unsigned(), logging.getLogger("huggingface_hub").handlers
+    without, handlers = _Unsigned(), logging.getLogger("huggingface_hub").handlers
     for handler in handlers:
-        handler.addFilter(unsigned)
+        handler.addFilter(without)
     hidden = not sys.stderr.isatty() and not are_progress_bars_disabled()
     if hidden:
         disable_progress_bars()
@@ -368,17 +350,6 @@ def _quietly() -> Iterator[None]:
             yield
     finally:
         for handler in handlers:
-            handler.removeFilter(unsigned)
+            handler.removeFilter(without)
         if hidden:
             enable_progress_bars()
-
-
-def _seen(path: Path) -> tuple[int, ...]:
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _endpoint() -> str:
-    from huggingface_hub import constants
-
-    return constants.ENDPOINT

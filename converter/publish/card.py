@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from converter import gate, seal
-from converter.checkpoint.jsonfile import unreadable
+from converter.checkpoint.jsonfile import read_config, reading, unreadable
 from converter.errors import InputError, UsageError
 from converter.findings import Finding, error
 from converter.hub.ids import also_an_id
+from converter.hub.snapshot import CARD
 from converter.publish.facts import Facts, facts_of
-from converter.publish.marked import README, line_of, renewed
+from converter.publish.marked import line_of, renewed
 from converter.publish.metadata import INDEX, SAMPLE, check_card, with_metadata
 from converter.publish.sections import SECTIONS
 from converter.report.markup import plain
-from converter.rules.schema import check
-from converter.source import open_source
 
 # What public EAGLE-3 drafters state, though transformers runs none (JinnP/SGLang-EAGLE3-Qwen3-Coder-30B-A3B-Instruct,
 # thoughtworks/Qwen3-Coder-Next-Eagle3), and what the Hub takes a repository with a config.json for.
@@ -34,17 +33,14 @@ _BOM = "\ufeff"
 
 
 def card_text(document: Mapping[str, Any], existing: str | None, repo: str, config: Mapping[str, Any]) -> str:
-    """README.md of the drafter whose seal is `document`. Applied to its own result it changes nothing.
+    """README.md of the drafter whose seal, a sound one, is `document`. Applied to its own result it changes nothing.
 
     existing   the README.md that is there; its lines may end in any way
     repo       org/name, "" where it is not known
     config     the drafter's config.json, which says what a seal does not: layers, widths, capture points
 
-    Raises InputError: H437 markers that are damaged, H438 metadata that cannot be read, H439 a seal that is none.
+    Raises InputError: H437 markers that are damaged and H438 metadata that cannot be read.
     """
-    wrong = check(document, "seal")
-    if wrong:
-        raise _no_seal(wrong[0])
     facts = facts_of(document, config, repo)
     sections = {name: "\n".join(write(facts)) for name, write in SECTIONS.items()}
     card = over(existing or f"# {plain(facts.title)}\n", _metadata(facts), sections)
@@ -68,27 +64,25 @@ def card_of_folder(folder: Path, repo: str) -> tuple[str, list[Finding]]:
     """The card of the drafter in `folder`, over the README.md there; "" and why where it has none: it is not sealed
     (H413), or was changed since (C233).
 
-    Raises UsageError: `repo` is no id; InputError as `open_source`, `existing_card` and `card_text` do.
+    Raises UsageError: `repo` is no id; InputError F100 and as `seal.sound_seal`, `read_config`, `existing_card` and
+    `card_text` do.
     """
     named = also_an_id(repo) if repo else None
     if repo and (named is None or named.revision):
         raise UsageError(f"--repo {repo}: expected ORG/NAME, as the Hub names repositories")
     if not folder.is_dir():
         raise InputError(error("F100", f"there is no folder {folder}", where=str(folder), fix=("check the path",)))
-    document = seal.read_seal(folder)
-    if document is None:
-        return "", gate.may_leave(None, {}, (), str(folder))
-    source = open_source(str(folder.absolute()))
-    weights = {file.name for file in source.weights}
-    found = gate.may_leave(document, seal.listing(folder), weights, str(folder), require="none")
-    if found:
+    document = seal.sound_seal_of(folder)
+    with reading(folder):
+        found = gate.may_leave(document, seal.listing(folder), str(folder), require="none")
+    if document is None or found:
         return "", found
-    return card_text(document, existing_card(folder), repo, source.config), []
+    return card_text(document, existing_card(folder), repo, read_config(folder / "config.json")), []
 
 
 def existing_card(folder: Path) -> str | None:
     """The README.md in a folder, its line ends as they are; None where there is none. Raises InputError F100, F110."""
-    file = folder / README
+    file = folder / CARD
     try:
         return file.read_bytes().decode() if file.exists() else None
     except OSError as problem:
@@ -97,7 +91,7 @@ def existing_card(folder: Path) -> str | None:
         raise InputError(
             error(
                 "F110",
-                f"cannot make sense of {README}: it is not UTF-8",
+                f"cannot make sense of {CARD}: it is not UTF-8",
                 where=str(file),
                 found=f"byte {problem.start:,}",
                 fix=("save it as UTF-8, which is what the Hub reads",),
@@ -168,15 +162,3 @@ def _results(facts: Facts) -> list[dict[str, Any]]:
 
 def _interval(ends: list[float] | None) -> dict[str, list[float]]:
     return {} if ends is None else {"interval_95": [round(end, 4) for end in ends]}
-
-
-def _no_seal(what: str) -> InputError:
-    return InputError(
-        error(
-            "H439",
-            f"{seal.NAME} is no seal that a card can be made from: {what}",
-            where=seal.NAME,
-            expected="a seal as eagle3-convert writes it (schemas/seal.schema.json)",
-            fix=("convert the drafter again",),
-        )
-    )

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from converter.errors import InputError
 from converter.findings import error
+from converter.hub.snapshot import CARD
 
-README = "README.md"
 NAME = "eagle3-convert"
 _MARK = re.compile(rf"<!-- (?P<closing>/?){NAME}:(?P<name>[a-z]+) -->")
 
@@ -78,8 +78,8 @@ def damaged(line: int, what: str) -> InputError:
     return InputError(
         error(
             "H437",
-            f"the sections of {README} that eagle3-convert renews cannot be told from yours: {what}",
-            where=f"{README}, line {line}",
+            f"the sections of {CARD} that eagle3-convert renews cannot be told from yours: {what}",
+            where=f"{CARD}, line {line}",
             expected="for each section one opening and one closing marker behind it, as they were written",
             fix=(
                 "put the marker back, the closing one behind the last line of the section",

@@ -13,7 +13,8 @@ from typing import Any
 
 from converter.errors import InputError
 from converter.findings import error
-from converter.publish.marked import NAME, README, damaged, line_of
+from converter.hub.snapshot import CARD
+from converter.publish.marked import NAME, damaged, line_of
 
 INDEX = "model-index"
 SAMPLE = "eagle3-convert-sample"  # the dataset type by which our results are known
@@ -189,8 +190,8 @@ def _broken(line: int, what: str) -> InputError:
     return InputError(
         error(
             "H438",
-            f"the metadata at the top of {README} cannot be read: {shortened(what)}",
-            where=f"{README}, line {line}",
+            f"the metadata at the top of {CARD} cannot be read: {shortened(what)}",
+            where=f"{CARD}, line {line}",
             expected="YAML keys with values between two lines of ---, which the Hub can read too",
             why="what you wrote there would be lost if the block were written anew",
             fix=("correct that line",),

@@ -6,29 +6,28 @@ proof, and the checks of this moment where they were asked for.
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from converter import gate, seal
-from converter.checkpoint.jsonfile import read_object, unreadable
+from converter.checkpoint.jsonfile import dumped, parse, read_config, reading
 from converter.checkpoint.reader import INDEX
 from converter.errors import InputError
-from converter.findings import Finding, Level, counts, error, judge, stops
+from converter.findings import Finding, Level, counts, error, judge, some_of, stops
 from converter.hub.ids import HubId
 from converter.hub.secrets import masked
 from converter.hub.sending import changed_meanwhile
-from converter.hub.upload import CARD, MAIN, Outgoing, Sent, There, look_there, outgoing, send
+from converter.hub.snapshot import CARD
+from converter.hub.upload import MAIN, Outgoing, Sent, There, look_there, outgoing, send
 from converter.proving import proof_json
 from converter.publish.card import card_text, existing_card
 from converter.report.verdict import of_engine
 from converter.run import Report
-from converter.source import CARRIED, SIGNATURE, open_source
+from converter.source import SIGNATURE, carried_files, open_source
 from converter.version import __version__
 
 SCHEMA = "eagle3-convert/push/1"
@@ -111,14 +110,17 @@ class Push:
             "deleted": self.gone,
             "left": self.left,
             "findings": [f.as_json() for f in self.findings],
-            "commit": sent.commit
-            if sent is not None
-            else there.commit
-            if there and self.outcome == "unchanged"
-            else "",
+            "commit": self.commit,
             "url": sent.url if sent is not None else "",
             "pull_request": sent.revision if sent is not None and self.asked.create_pr else "",
         }
+
+    @property
+    def commit(self) -> str:
+        """The one that has all of it; "" where there is none."""
+        if self.sent is not None:
+            return self.sent.commit
+        return self.there.commit if self.there is not None and self.outcome == "unchanged" else ""
 
     @property
     def private(self) -> bool | None:
@@ -133,33 +135,30 @@ class Push:
 def gather(asked: Asked, checked: Report | None = None) -> Push:
     """Hold the folder against its seal, its proof and `checked`, what `validate` says of it at this moment.
 
-    Raises InputError where there is no drafter, or a file cannot be read.
+    Raises InputError where there is no drafter, or a file cannot be read, H415 of a damaged seal among them.
     """
-    try:
+    with reading(asked.folder):
         return _gather(asked, checked)
-    except OSError as problem:
-        raise unreadable(Path(problem.filename or asked.folder), problem) from problem
 
 
 def _gather(asked: Asked, checked: Report | None) -> Push:
     folder = asked.folder
     if not folder.is_dir():
         raise InputError(error("F100", f"{folder} is no folder", where=str(folder), fix=("name the folder OUT",)))
-    document, where = seal.read_seal(folder), str(folder)
+    document, where = seal.sound_seal_of(folder), str(folder)
     names = _sealed(document) if document is not None else _unsealed(folder)
     push = Push(asked, checked=checked is not None, sealed=document or {})
     push.files = [outgoing(name, folder / name) for name in names if (folder / name).is_file()]
-    push.level = (
-        checked.proof.level if checked and checked.proof else gate.level_of(push.sealed) if not checked else "none"
-    )
-    if checked is not None:
-        push.add(_spoken_against(checked, where))
-    listed = {f.name: seal.Listed(f.size, partial(getattr, f, "sha256")) for f in push.files}
-    stated = {**push.sealed, "proof": {"level": push.level}}
-    if document is not None or checked is None:
-        push.add(_held(document and stated, listed, asked, push))
+    if checked is None:
+        push.level = gate.level_of(push.sealed)
     else:
+        push.level = checked.proof.level if checked.proof is not None else "none"
+        push.add(_spoken_against(checked, where))
+    stated = {**push.sealed, "proof": {"level": push.level}}
+    if document is None and checked is not None:
         push.add(gate.too_little_proof(stated, where, asked.require))
+    else:
+        push.add(_held(None if document is None else stated, push))
     if document is not None:
         push.add(_weaknesses(document, push))
         push.files.append(_seal_to_send(push, document, checked))
@@ -169,12 +168,11 @@ def _gather(asked: Asked, checked: Report | None) -> Push:
     return push
 
 
-def _held(
-    document: Mapping[str, Any] | None, files: Mapping[str, seal.Listed], asked: Asked, push: Push
-) -> list[Finding]:
-    """What the gate says. Files that are not sealed stay here, so none of them counts."""
-    found = gate.may_leave(document, files, (), str(asked.folder), asked.require)
-    if asked.require != "none":
+def _held(document: Mapping[str, Any] | None, push: Push) -> list[Finding]:
+    """What the gate says of the files that would go; others stay here, so none of them counts."""
+    files = {f.name: seal.Listed(f.size, partial(getattr, f, "sha256")) for f in push.files}
+    found = gate.may_leave(document, files, str(push.asked.folder), push.asked.require)
+    if push.asked.require != "none":
         return found
     return [replace(f, severity="warning") if f.code == "H413" else f for f in found]
 
@@ -198,8 +196,8 @@ def _weaknesses(document: Mapping[str, Any], push: Push) -> list[Finding]:
                 ),
             )
         )
-    errors = {f.get("code") for f in _rows(document, "findings") if f.get("severity") == "error" and f.get("allowed")}
-    unsaid = sorted(c for c in errors if isinstance(c, str) and c not in push.asked.allow)
+    errors = {f["code"] for f in document["findings"] if f["severity"] == "error" and f["allowed"]}
+    unsaid = sorted(errors - set(push.asked.allow))
     if unsaid:
         named = " ".join(f"--allow {code}" for code in unsaid)
         found.append(
@@ -239,43 +237,36 @@ def _spoken_against(report: Report, where: str) -> list[Finding]:
 
 def _sealed(document: Mapping[str, Any]) -> list[str]:
     """Names that the seal lists, and of the signature; none that would lead elsewhere or hide."""
-    named = seal.texts_at(document, "files", "name")
-    return [
-        n for n in (*named, SIGNATURE) if Path(n).name == n and not n.startswith(".") and n not in (seal.NAME, CARD)
-    ]
+    named = [*seal.texts_at(document, "files", "name"), SIGNATURE]
+    return [n for n in named if seal.plain_name(n) and not n.startswith(".") and n not in (seal.NAME, CARD)]
 
 
 def _unsealed(folder: Path) -> list[str]:
     """What a folder without a seal has of a drafter."""
     source = open_source(str(folder.absolute()))
-    beside = [p.name for p in folder.iterdir() if any(fnmatchcase(p.name, pattern) for pattern in CARRIED)]
+    beside = [p.name for p in carried_files(folder)]
     index = [name for name in (INDEX,) if source.checkpoint.sharded and (folder / name).is_file()]
-    return [*(p.name for p in source.weights), *index, "config.json", *sorted(beside)]
+    return [*(p.name for p in source.weights), *index, "config.json", *beside]
 
 
 def _seal_to_send(push: Push, document: Mapping[str, Any], checked: Report | None) -> Outgoing:
     """The seal as it lies there; with the proof of now where that goes further and no signature vouches for the old."""
     data = (push.asked.folder / seal.NAME).read_bytes()
-    if json.loads(data) != document:
+    if _object(data) != document:
         raise changed_meanwhile(push.asked.to, push.asked.folder / seal.NAME)
     signed = any(f.name == SIGNATURE for f in push.files)
     further = gate.too_little_proof(document, "", push.level) or _without_digest(document)
     if checked is None or signed or not further:
         return outgoing(seal.NAME, data)
     digests = {f.name: f.sha256 for f in push.files}
-    rows = [{**f, "sha256": digests.get(str(f.get("name")), f.get("sha256", ""))} for f in _rows(document, "files")]
+    rows = [{**f, "sha256": digests.get(f["name"], f["sha256"])} for f in document["files"]]
     push.sealed = {**document, "files": rows, "proof": masked(proof_json(checked, digest=True))}
-    return outgoing(seal.NAME, (json.dumps(push.sealed, indent=2) + "\n").encode())
+    return outgoing(seal.NAME, dumped(push.sealed).encode())
 
 
-def _without_digest(document: Mapping[str, Any]) -> list[Any]:
+def _without_digest(document: Mapping[str, Any]) -> list[str]:
     """Names of the files that the seal tells by their size alone."""
-    return [row.get("name") for row in _rows(document, "files") if not row.get("sha256")]
-
-
-def _rows(document: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    rows = document.get(key)
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return [row["name"] for row in document["files"] if not row["sha256"]]
 
 
 # --- what will go -------------------------------------------------------------------------------------------
@@ -321,20 +312,24 @@ def _card(push: Push, there: There) -> bytes | None:
     existing = existing_card(folder)
     if existing is None and CARD in there.files:
         existing = there.read(CARD).decode("utf-8", "replace")
-    return card_text(push.sealed, existing, push.asked.to.repo, read_object(folder / "config.json")).encode()
+    return card_text(push.sealed, existing, push.asked.to.repo, read_config(folder / "config.json")).encode()
 
 
 def _former(there: There) -> set[str]:
     """Files that the seal in the repository lists: of the drafter that was pushed before, and its signature."""
     if seal.NAME not in there.files:
         return set()
+    document = _object(there.read(seal.NAME))
+    return set(_sealed(document)) if document.get("schema") == seal.SCHEMA else set()
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    """The JSON object in a text; empty where it holds none."""
     try:
-        document = json.loads(there.read(seal.NAME))
+        document = parse(text)
     except ValueError:
-        return set()
-    if not isinstance(document, dict) or document.get("schema") != seal.SCHEMA:
-        return set()
-    return {*_sealed(document), SIGNATURE}
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _is_weights(name: str) -> bool:
@@ -344,7 +339,7 @@ def _is_weights(name: str) -> bool:
 def _strays(to: HubId, names: Sequence[str]) -> Finding:
     return error(
         "H441",
-        f"{to} holds weights that are not of this drafter: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}",
+        f"{to} holds weights that are not of this drafter: {some_of(names)}",
         where=str(to),
         why="eagle3-convert did not push them, so it does not delete them; an engine loads them beside the drafter's",
         fix=(f"delete them: {shlex.join(['hf', 'repos', 'delete-files', to.repo, *names[:4]])}",

@@ -6,8 +6,8 @@ import shlex
 
 from converter import seal
 from converter.publish.push import Push
-from converter.report.text import Printer, size
-from converter.report.words import count
+from converter.report.text import Printer
+from converter.report.words import count, first_of, size
 
 _LEFT = 8  # files that stay behind, shown without -v
 
@@ -34,9 +34,7 @@ class PushPrinter(Printer):
         self._line(f"{total}, of which {size(sent)} {'is' if sent == 1 else 'are'} new to this branch")
         self._line(_proved(push), "" if push.level != "none" else "yellow")
         if push.left:
-            shown = push.left if self.verbose else push.left[:_LEFT]
-            more = f" and {len(push.left) - len(shown)} more (-v)" if len(shown) < len(push.left) else ""
-            self._line(f"stays here: {', '.join(shown)}{more}")
+            self._line(f"stays here: {first_of(push.left, _LEFT, self.verbose)}")
         self._findings(push.findings)
 
     def unchanged(self, push: Push) -> None:

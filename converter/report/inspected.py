@@ -15,8 +15,8 @@ from converter.look.inspect import LOWEST, Inspection, MapFacts
 from converter.look.parts import Group
 from converter.look.subject import Subject
 from converter.report.document import plain_value, spec_json, tool_json
-from converter.report.text import Printer, clean, size
-from converter.report.words import at_commit
+from converter.report.text import Printer
+from converter.report.words import at_commit, clean, first_of, size
 from converter.rules.forms import names_engine
 
 SCHEMA = "eagle3-convert/inspect/1"
@@ -288,10 +288,7 @@ class InspectPrinter(Printer):
             yield "where", refusal.where
         if refusal is not None and refusal.found:
             yield "found", refusal.found
-        keys = sorted(config)
-        shown_keys = keys if self.verbose else keys[:_HEAPS]
-        more = f" and {len(keys) - len(shown_keys)} more (-v)" if len(keys) > len(shown_keys) else ""
-        yield "config", (", ".join(shown_keys) or "empty") + more
+        yield "config", first_of(sorted(config), _HEAPS, self.verbose) or "empty"
 
     def _spec(self, it: Inspection) -> Iterator[tuple[str, str]]:
         spec = it.subject.spec
@@ -328,7 +325,8 @@ class InspectPrinter(Printer):
             yield "", f"and {count} more of {len(rest)} kinds, {size(sum(g.nbytes for g in rest))} (-v)"
         drafter = it.subject.drafter
         if drafter is not None and drafter.quantised:
-            yield "quantised", f"{len(drafter.quantised)} weights: {_some(sorted(drafter.quantised), self.verbose)}"
+            names = sorted(drafter.quantised)
+            yield "quantised", f"{len(names)} weights: {first_of(names, 3, self.verbose)}"
 
     def _engines(self, it: Inspection) -> Iterator[tuple[str, str]]:
         """What each release makes of the folder as it is, before any conversion."""
@@ -424,9 +422,9 @@ def _seen_words(seen: Seen, it: Inspection, verbose: bool) -> Iterator[str]:
         theirs, meant = (value_words(getattr(spec, name)) for spec in (seen.spec, trained))
         yield f"reads {name} as {theirs}; {_meant(it)} {meant}"
     if seen.ignored:
-        yield f"passes over {len(seen.ignored)} tensors: {_some(seen.ignored, verbose)}"
+        yield f"passes over {len(seen.ignored)} tensors: {first_of(seen.ignored, 3, verbose)}"
     if seen.missing:
-        yield f"leaves {len(seen.missing)} parameters unloaded: {_some(seen.missing, verbose)}"
+        yield f"leaves {len(seen.missing)} parameters unloaded: {first_of(seen.missing, 3, verbose)}"
     every = it.subject.source.checkpoint.count
     yield f"loads {len(seen.loaded)} of {every} tensors; embedding: {seen.embedding}; head: {seen.head}"
 
@@ -453,11 +451,6 @@ def _meant(it: Inspection) -> str:
 def value_words(value: Any) -> str:
     """A value of a spec field for people."""
     return _rope_words(value) if isinstance(value, Rope) else shown(value)
-
-
-def _some(names: Sequence[str], every: bool, count: int = 3) -> str:
-    shown_names = names if every else names[:count]
-    return ", ".join(shown_names) + (", ... (-v)" if len(names) > len(shown_names) else "")
 
 
 def _scaled(count: int) -> str:

@@ -19,7 +19,7 @@ from converter.errors import Eagle3Error, InputError
 from converter.findings import Finding
 from converter.proving import proof_json
 from converter.report.explain import GROUPS, SECTIONS, catalogue, explain
-from converter.report.text import clean
+from converter.report.words import clean
 from converter.rules.fields import lookup
 from converter.run import Report
 from converter.source import Source

@@ -8,7 +8,7 @@ from typing import Any
 from converter import gate, seal
 from converter.report.document import tool_json
 from converter.report.text import Printer
-from converter.report.words import at_commit, count
+from converter.report.words import at_commit, count, first_of
 from converter.verifying import Tensors, Verified
 
 SCHEMA = "eagle3-convert/verify/1"
@@ -107,8 +107,7 @@ class VerifiedPrinter(Printer):
         return f"{'not in the seal; ' if file.state == 'added' else ''}{'; '.join(parts)}"
 
     def _some(self, names: Sequence[str]) -> str:
-        shown = names if self.verbose else names[:_SHOWN]
-        return ", ".join(shown) + (f" and {len(names) - len(shown)} more (-v)" if len(shown) < len(names) else "")
+        return first_of(names, _SHOWN, self.verbose)
 
 
 def _facts(it: Verified) -> Iterator[tuple[str, str]]:

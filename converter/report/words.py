@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -57,6 +57,12 @@ def command_text(environment: Mapping[str, str], command: list[str]) -> str:
 def count(n: int, noun: str, plural: str = "") -> str:
     """`1 tensor`, `16 tensors`."""
     return f"{n} {noun}" if n == 1 else f"{n} {plural or noun + 's'}"
+
+
+def first_of(names: Sequence[str], most: int, every: bool = False) -> str:
+    """`a, b and 3 more (-v)`; with `every`, as -v asks for, all of them."""
+    shown = names if every else names[:most]
+    return ", ".join(shown) + (f" and {len(names) - len(shown)} more (-v)" if len(shown) < len(names) else "")
 
 
 def mentions(message: str, release: str) -> bool:

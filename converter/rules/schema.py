@@ -32,7 +32,7 @@ def load() -> Mapping[str, Mapping[str, Any]]:
 def check(document: Any, schema_name: str) -> list[str]:
     """What is wrong with a document, one line each: "path: what was found, expected what". Empty where it is valid.
 
-    schema_name   "dialect", "engine", "targets", "findings", "finding", "plan", "report", "error" or "seal"
+    schema_name   "seal" for schemas/seal.schema.json
     """
     unnamed = [f"{path}: found the key {key!r}, expected text; quote it" for path, key in _no_text(document, ())]
     if unnamed:

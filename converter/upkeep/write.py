@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from converter.checkpoint.whole import write_whole
+from converter.checkpoint.whole import write_output
 from converter.errors import OutputError, UsageError
 from converter.rules import loading
 from converter.rules.engine import known_releases
@@ -103,10 +103,10 @@ def write_checkout(found: Renewal, folder: Path) -> list[Path]:
     if found.rows or found.ends:
         document = json.loads(table.read_bytes())
         document["targets"] = _renewed(document["targets"], found)
-        _replace(table, table_text(document))
+        write_output(table, table_text(document))
         written.append(table)
     if found.known:
-        _replace(rules, with_known(rules.read_text(encoding="utf-8"), found.release))
+        write_output(rules, with_known(rules.read_text(encoding="utf-8"), found.release))
         written.append(rules)
     loading.forget()
     return written
@@ -149,13 +149,6 @@ def with_known(text: str, release: str) -> str:
     return text[: found.start()] + "\n".join(lines) + text[found.end() :]
 
 
-def _replace(path: Path, text: str) -> None:
-    try:
-        write_whole(path, text)
-    except OSError as problem:
-        raise OutputError(f"cannot write {path}: {problem.strerror}") from problem
-
-
 # --- into a file for --mapping ----------------------------------------------------------------------------------
 
 
@@ -172,10 +165,7 @@ def write_mapping(found: Renewal, path: Path) -> None:
         *(["targets:"] if found.rows or ended else []),
         *(f"  - {json.dumps(row, ensure_ascii=False)}" for row in (*found.rows, *ended)),
     ]
-    try:
-        write_whole(path, "\n".join(lines) + "\n")
-    except OSError as problem:
-        raise OutputError(f"cannot write {path}: {problem.strerror}") from problem
+    write_output(path, "\n".join(lines) + "\n")
     loading.add(path)  # so that what was written is known to be taken
 
 

@@ -540,7 +540,6 @@ ELSEWHERE = {
     "H436": "tests.test_signing::test_files_that_nobody_signed",
     "H437": "tests.test_card::test_markers_that_are_damaged",
     "H438": "tests.test_card::test_metadata_that_cannot_be_read",
-    "H439": "tests.test_card::test_a_seal_that_is_none",
     "H440": "tests.test_push::test_offline",
     "H441": "tests.test_push::test_what_was_of_an_older_drafter_is_deleted",
     "H442": "tests.test_push::test_a_card_that_the_hub_does_not_take",

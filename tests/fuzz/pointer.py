@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 
 from converter.hook.lfs import LONGEST, parse_pointer
-from converter.seal import Listed, differences
+from converter.seal import Listed, compared
 
 _OID = b"4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393"
 _LINES = (
@@ -30,7 +30,7 @@ def one(data: bytes) -> None:
     assert len(pointer.sha256) == 64 and 0 <= pointer.size < 10**19
     row = {"name": "model.safetensors", "size": pointer.size, "sha256": pointer.sha256}
     now = {"model.safetensors": Listed(pointer.size, lambda: pointer.sha256)}
-    assert not differences({"files": [row]}, now, {"model.safetensors"})
+    assert [file.state for file in compared({"files": [row]}, now)] == ["unchanged"]
     text = f"version https://git-lfs.github.com/spec/v1\noid sha256:{pointer.sha256}\nsize {pointer.size}\n"
     assert parse_pointer(text.encode()) == pointer
 
