@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from converter.cli.common import CONTEXT, VERSION, fail, reader_may_leave
+from converter.report.words import clean
 from converter.signals import interruptible
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -48,7 +49,9 @@ def card_command(folder: Path, repo: str, out: Path | None) -> None:
         with reader_may_leave():
             Printer(sys.stderr).findings(found)
         sys.exit(1)
-    if out is None:
-        with reader_may_leave():
+    with reader_may_leave():
+        if out is not None:
+            click.echo(clean(f"wrote {out}"), err=True)
+        else:
             sys.stdout.buffer.write(card.encode())
             sys.stdout.buffer.flush()

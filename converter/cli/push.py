@@ -36,7 +36,9 @@ _CREATE_PR = click.option("--create-pr", is_flag=True, help="Open a pull request
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--require", type=click.Choice(LEVELS), default="sample", show_default=True,
     help="The level of proof below which nothing goes.")  # fmt: skip
-@with_options("engine", *COMMON, "json", "verbose", "quiet")
+@with_options("engine", *COMMON, "json", "verbose", "quiet", subject="FOLDER",
+    engines="may be given more than once. [default: those of its seal, else that one serves it will do]",
+    allow="Let this finding through: one that its seal says was let through, or one of a check run now.")  # fmt: skip
 @VERSION
 def push_command(folder: Path, repo: str, revision: str, yes: bool, message: str, **options: Any) -> None:
     """Push the drafter in FOLDER, with its seal and a card made from that, to REPO (org/name) in one commit.
@@ -111,7 +113,7 @@ def push_output(asked: Asked, options: dict[str, Any]) -> int:
         code = end.code if isinstance(end.code, int) else 1
         if code:
             words = ["eagle3", "push", str(asked.folder), str(asked.to), *_words(asked)]
-            click.echo(f"{asked.folder} is written, and whole. To push it later:\n  {shlex.join(words)}", err=True)
+            click.echo(f"\n{asked.folder} is written, and whole. To push it later:\n  {shlex.join(words)}", err=True)
         return code
 
 
@@ -205,6 +207,11 @@ class _ShowPush(Show):
         from converter.publish.text import PushPrinter
 
         return PushPrinter(sys.stderr if self._aside else sys.stdout, self._verbose, self._quiet)
+
+    def _failure_printer(self) -> Any:
+        from converter.publish.text import PushPrinter
+
+        return PushPrinter(sys.stderr, self._verbose)
 
     def _print(self, report: Push, method: str) -> None:
         getattr(self._printer(), report.outcome)(report)

@@ -149,10 +149,13 @@ class Show:
             with suppress(OSError):  # perhaps just what failed; the exit code is that of the problem itself
                 if write is not None:
                     write_whole(self._file, write(problem))
+        with reader_may_leave():
+            self._failure_printer().failed(problem)
+
+    def _failure_printer(self) -> Any:
         from converter.report.text import Printer
 
-        with reader_may_leave():
-            Printer(sys.stderr, self._verbose).failed(problem)
+        return Printer(sys.stderr, self._verbose)
 
     @contextmanager
     def status(self) -> Iterator[Callable[[str], None]]:

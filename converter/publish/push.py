@@ -174,9 +174,16 @@ def _held(
 ) -> list[Finding]:
     """What the gate says. Files that are not sealed stay here, so none of them counts."""
     found = gate.may_leave(document, files, (), str(asked.folder), asked.require)
+    if not push.checked:
+        now = f"or run the checks now: {_with_a_sample(asked)}"
+        found = [replace(f, fix=(*f.fix[:1], now, *f.fix[1:])) if f.code in ("H413", "H414") else f for f in found]
     if asked.require != "none":
         return found
     return [replace(f, severity="warning") if f.code == "H413" else f for f in found]
+
+
+def _with_a_sample(asked: Asked) -> str:
+    return f"{shlex.join(['eagle3', 'push', str(asked.folder), str(asked.to)])} --target TARGET --sample SAMPLE"
 
 
 def _weaknesses(document: Mapping[str, Any], push: Push) -> list[Finding]:
@@ -185,7 +192,6 @@ def _weaknesses(document: Mapping[str, Any], push: Push) -> list[Finding]:
     where, found = f"{folder}/{seal.NAME}", []
     bare = _without_digest(document)
     if bare and not push.checked and push.asked.require != "none":
-        again = f"{shlex.join(['eagle3', 'push', str(folder), str(push.asked.to)])} --sample SAMPLE"
         found.append(
             error(
                 "H420",
@@ -194,7 +200,7 @@ def _weaknesses(document: Mapping[str, Any], push: Push) -> list[Finding]:
                 found=f"{len(bare)} files told by their size alone (--no-digest)",
                 fix=(
                     f"convert again, without --no-digest: {shlex.join(['eagle3-convert', made_from])} OUT",
-                    f"or run the checks now: {again}",
+                    f"or run the checks now: {_with_a_sample(push.asked)}",
                 ),
             )
         )
