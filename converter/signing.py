@@ -256,7 +256,7 @@ def _of_others(where: str, words: str) -> Finding:
 def _differing(words: str) -> str:
     """The files that the library complains of, without its digests; its own words where it names none."""
     if gone := _GONE.search(words):
-        return f"{Path(gone[1]).name} is not there"
+        return f"{Path(gone[1]).name} is gone, or no plain file"
     other = _OTHER.findall(words)
     return f"{', '.join(other)} {'has' if len(other) == 1 else 'have'} other contents" if other else words
 
