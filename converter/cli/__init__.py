@@ -216,7 +216,9 @@ def engines_group() -> None:
     """What is known of serving engines."""
 
 
-@engines_group.command("list", context_settings=CONTEXT)
+@engines_group.command(
+    "list", context_settings=CONTEXT, short_help="List the engines, or what is known of one release."
+)
 @click.argument("engine", required=False, metavar="[NAME[==RELEASE]]")
 @_JSON
 def engines_list_command(engine: str | None, as_json: bool) -> None:

@@ -44,7 +44,8 @@ def push_command(folder: Path, repo: str, revision: str, yes: bool, message: str
     """Push the drafter in FOLDER, with its seal and a card made from that, to REPO (org/name) in one commit.
 
     What goes must be as it was sealed, and proved to the level that --require names. With --sample or --prove the
-    checks are run now, on FOLDER as it lies, and what they reach is what counts.
+    checks are run now, on FOLDER as it lies, and what they reach is what counts; the options from --engine to --strict
+    are of those checks, as in eagle3-validate.
     """
     show = _ShowPush({**options, "source": folder, "report_file": None})
 
