@@ -172,7 +172,7 @@ def test_a_pull_request(world: World, folder: Path) -> None:
     assert done.code == 0, done.text
     assert (theirs.refs["main"], done.json["pull_request"]) == (before, "refs/pr/1")
     assert done.json["url"].endswith("/elsewhere/theirs/discussions/1") and done.json["url"] in done.stderr
-    assert "eagle3-validate elsewhere/theirs@refs/pr/1 --sample" in done.stderr
+    assert "eagle3-validate elsewhere/theirs@refs/pr/1 --target TARGET --sample" in done.stderr
     assert "Their own words." in head(world, "elsewhere/theirs", "refs/pr/1")["README.md"].decode()
     assert world("inspect", "elsewhere/theirs@refs/pr/1").code == 0
     refused(push(world, folder, "elsewhere/theirs", "--revision", "refs/pr/9"), 4, "H403", "no revision refs/pr/9")

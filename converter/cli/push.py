@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from converter.cli.common import CONTEXT, VERSION, fail
+from converter.cli.common import CONTEXT, VERSION
 from converter.cli.options import COMMON, allowed, request_of, with_options
 from converter.cli.show import Show
 from converter.findings import LEVELS, Level
@@ -200,7 +200,8 @@ class _ShowPush(Show):
             if ask or not self._quiet:
                 self._printer().planned(push)
             if ask and not click.confirm("\nPush it?", err=True):
-                fail(130, "not pushed; nothing was sent")
+                click.echo("not pushed; nothing was sent", err=True)
+                sys.exit(130)
             pushing.carry_out(push)
         return push
 

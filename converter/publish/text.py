@@ -55,7 +55,7 @@ class PushPrinter(Printer):
         self._gap()
         self._line(f"{'opened' if push.asked.create_pr else 'pushed'} {push.sent.url}", "bold")
         self._line("\nCheck it from elsewhere:")
-        self._line(f"  eagle3-validate {shlex.quote(push.address)} --sample SAMPLE")
+        self._line(f"  eagle3-validate {shlex.quote(push.address)} --target TARGET --sample SAMPLE")
         if any(f.name == seal.NAME for f in push.files):
             self._line(f"  eagle3 seal verify {shlex.quote(push.address)}")
 
