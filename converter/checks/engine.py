@@ -473,6 +473,7 @@ def _captured_with_care(engine: EngineRelease, rule: TargetRule) -> Finding:
         f"{engine} captures the embedding of {rule.architecture} rightly only in some configurations",
         where=rule.source.split(";")[0],
         why=rule.detail.removeprefix("embedding: "),
+        fix=("hold the acceptance length that the server logs against the sample's (docs/metrics.md)",),
     )
 
 
