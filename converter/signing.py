@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
+import re
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ _MAKE_KEY = "openssl ecparam -name prime256v1 -genkey -noout -out key.pem"
 _MAKE_PUBLIC = "openssl ec -in key.pem -pubout -out key.pub"
 # How the library begins its complaint where a signature is good, and the files are not those that were signed.
 _OTHER_FILES = ("Signature mismatch", "Cannot use")
+# What it then names: in a list that Python's repr has quoted, or as a path.
+_OTHER = re.compile(r"Hash mismatch for \\?'(.*?)\\?': Expected")
+_GONE = re.compile(r"Cannot use '(.*)' as file or directory")
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,7 @@ def check_signature(folder: Path, names: Sequence[str], trusted: Trusted, where:
         return [_not_of(trusted, where, problem.finding.message)]
     except ValueError as problem:
         if str(problem).startswith(_OTHER_FILES):
-            return [_of_others(where, _first_line(problem))]
+            return [_of_others(where, _differing(_first_line(problem)))]
         return [_not_of(trusted, where, _first_line(problem))]
     # A bundle that lacks a part ends in one of the last four: the library takes it as it comes.
     except (InvalidSignature, SigstoreError, KeyError, TypeError, AttributeError, IndexError) as problem:
@@ -248,6 +252,14 @@ def _of_others(where: str, words: str) -> Finding:
         why="who signed did not sign what lies there",
         fix=("copy the folder again, whole", "or, if it is yours and was changed on purpose, convert and sign again"),
     )
+
+
+def _differing(words: str) -> str:
+    """The files that the library complains of, without its digests; its own words where it names none."""
+    if gone := _GONE.search(words):
+        return f"{Path(gone[1]).name} is gone, or no plain file"
+    other = _OTHER.findall(words)
+    return f"{', '.join(other)} {'has' if len(other) == 1 else 'have'} other contents" if other else words
 
 
 def _first_line(problem: BaseException) -> str:

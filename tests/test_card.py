@@ -504,7 +504,8 @@ def test_the_command_prints_and_writes(measured: Sealed, tmp_path: Path) -> None
     assert printed.stdout == measured.card()
     readme.write_bytes(b"mine\r\n")
     readme.chmod(0o640)
-    assert eagle3("card", folder, "--repo", "org/drafter", "-o", readme).returncode == 0
+    written = eagle3("card", folder, "--repo", "org/drafter", "-o", readme)
+    assert (written.returncode, written.stdout, written.stderr) == (0, "", f"wrote {readme}\n")
     assert readme.read_bytes().decode() == measured.card("mine\r\n")
     assert stat.S_IMODE(readme.stat().st_mode) == 0o640
     assert eagle3("card", folder, "--repo", "org/drafter", "-o", readme).returncode == 0

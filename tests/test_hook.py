@@ -491,6 +491,7 @@ def test_the_hook_needs_neither_torch_nor_what_validates(clone: Clone, sealed: P
 def test_what_is_no_repository_or_no_revision(tmp_path: Path, clone: Clone) -> None:
     clone.commit()
     assert eagle3("hook", "check", "nowhere", "--repo", clone.folder).returncode == 3
-    assert eagle3("hook", "check", "--repo", tmp_path).returncode == 3
+    done = eagle3("hook", "check", "--repo", tmp_path)
+    assert done.returncode == 3 and f"{tmp_path}: fatal: not a git repository" in done.stderr
     assert eagle3("hook", "check", "--repo", clone.folder).stdout == "eagle3: no drafter\n"
     assert eagle3_process("hook", "run").returncode == 2

@@ -177,7 +177,7 @@ def test_a_pull_request(world: World, folder: Path) -> None:
     assert done.code == 0, done.text
     assert (theirs.refs["main"], done.json["pull_request"]) == (before, "refs/pr/1")
     assert done.json["url"].endswith("/elsewhere/theirs/discussions/1") and done.json["url"] in done.stderr
-    assert "eagle3-validate elsewhere/theirs@refs/pr/1 --sample" in done.stderr
+    assert "eagle3-validate elsewhere/theirs@refs/pr/1 --target TARGET --sample" in done.stderr
     assert "Their own words." in head(world, "elsewhere/theirs", "refs/pr/1")["README.md"].decode()
     assert world("inspect", "elsewhere/theirs@refs/pr/1").code == 0
     refused(push(world, folder, "elsewhere/theirs", "--revision", "refs/pr/9"), 4, "H403", "no revision refs/pr/9")
@@ -247,12 +247,12 @@ ALLOWED = error("K103", "what was trained is lost").as_json() | {"allowed": True
 @pytest.mark.parametrize(
     ("change", "code", "words"),
     [
-        (lambda f: (f / seal.NAME).unlink(), "H413", "is not sealed"),
+        (lambda f: (f / seal.NAME).unlink(), "H413", "org/never --target TARGET --sample SAMPLE"),
         (lambda f: (f / "config.json").write_bytes(b"{}"), "C233", "config.json has 2 bytes"),
         (lambda f: (f / "model.safetensors").write_bytes(bytes((f / "model.safetensors").stat().st_size)), "C233",
          "model.safetensors has other contents"),
         (lambda f: (f / "model.safetensors").unlink(), "C233", "model.safetensors is gone"),
-        (edit(lambda d: d["proof"].update(level="agreement")), "H414", "'sample' is required"),
+        (edit(lambda d: d["proof"].update(level="agreement")), "H414", "or run the checks now: eagle3 push"),
         (edit(lambda d: [row.update(sha256="") for row in d["files"]]), "H420", "without --no-digest"),
         (edit(lambda d: d["findings"].append(ALLOWED)), "H421", "--allow K103"),
     ],
@@ -341,6 +341,9 @@ def test_tokens(world: World, folder: Path) -> None:
         for repo in ("org/first", "org/unborn"):
             done = push(world, folder, repo, token=token)
             refused(done, 4, "H423", words, "hf auth login")
+            assert done.stderr.lstrip().startswith("Not pushed.\n")
+            # Of a repository that is not there nobody takes a pull request.
+            assert ("--create-pr" in done.text) == (token in (READER, OTHER) and repo == "org/first")
             assert not token or token not in done.text
         assert asked(world, "POST", "/commit/") == [] and "org/unborn" not in world.hub.repositories
     assert world.hub.repositories["org/first"].refs == before

@@ -227,6 +227,8 @@ def test_a_header_that_changed_alone(folder: Path) -> None:
     tensors = load_file(folder / MODEL)
     save_file(tensors, folder / MODEL, metadata={"format": "pt", "by": "somebody"})
     assert "its header changed, and no tensor's bytes; 16 tensors unchanged" in verify(folder).stdout
+    shutil.copy(folder / MODEL, folder / "more.safetensors")
+    assert "more.safetensors: not in the seal; 16 tensors as they were sealed\n" in verify(folder).stdout
 
 
 def test_weights_that_cannot_be_read_any_more(folder: Path) -> None:

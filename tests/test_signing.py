@@ -205,19 +205,23 @@ def test_a_signature_of_somebody_else(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "codes"),
+    ("change", "codes", "words"),
     [
         (lambda f: (f / "model.safetensors").write_bytes(flipped((f / "model.safetensors").read_bytes())),
-         ["C233", "H436"]),
-        (lambda f: (f / "config.json").unlink(), ["C233", "H436"]),
-        (lambda f: shutil.copy(f / "model.safetensors", f / "more.safetensors"), ["C233"]),
+         ["C233", "H436"], "found model.safetensors has other contents Who"),
+        (lambda f: (f / "config.json").unlink(), ["C233", "H436"], "found config.json is gone, or no plain file Who"),
+        (lambda f: shutil.copy(f / "model.safetensors", f / "more.safetensors"), ["C233"], ""),
         # A seal that somebody made fit to other files, or to a better proof.
-        (lambda f: (f / seal.NAME).write_text((f / seal.NAME).read_text().replace('"none"', '"sample"')), ["H436"]),
+        (lambda f: (f / seal.NAME).write_text((f / seal.NAME).read_text().replace('"none"', '"sample"')), ["H436"],
+         f"found {seal.NAME} has other contents Who"),
     ],
 )  # fmt: skip
-def test_files_that_nobody_signed(folder: Path, keys: Keys, change: Callable[[Path], object], codes: list[str]) -> None:
+def test_files_that_nobody_signed(
+    folder: Path, keys: Keys, change: Callable[[Path], object], codes: list[str], words: str
+) -> None:
     change(folder)
     assert errors(folder, keys.public) == codes
+    assert words in " ".join(verify(folder, keys.public).stdout.split())
 
 
 def test_a_signature_must_cover_all_that_is_sealed(folder: Path, keys: Keys) -> None:

@@ -63,6 +63,15 @@ _FROM: Mapping[str, str] = {
     "reduced_vocabulary": "draft_vocab_size",
     "mixed_windows": "layer_windows",
 }
+# What a value of an attribute means that no config names so.
+_MEANS: Mapping[tuple[str, bool], str] = {
+    ("takes_embedding", True): "the drafter is fed the target's embedding",
+    ("fc_is_square", True): "the states that feed the drafter are together as wide as it is",
+    ("mixed_windows", True): "some layers of the drafter have a sliding window and others have none",
+    ("reduced_vocabulary", True): "the drafter has a part of the target's vocabulary",
+    ("reduced_vocabulary", False): "the drafter has the target's whole vocabulary",
+    ("equal_widths", False): "the drafter is not as wide as the target",
+}
 OTHER = "K190"
 NEEDS_FLAGS = "K127"
 FOR_SHAPE = "K164"
@@ -311,12 +320,16 @@ def _limit(engine: EngineRelease, spec: DrafterSpec, attribute: str) -> Finding:
         "one_of": lambda v: "one of " + ", ".join(map(str, v)),
     }
     [kind] = allowed.keys() & limit.keys()
+    means = _MEANS.get((attribute, value), "") if isinstance(value, bool) else ""
+    subject = "the number of states that feed the drafter" if attribute == "num_points" else attribute
     return error(
         CODES.get(attribute, OTHER),
-        f"{attribute} is {shown_value(value)}; {engine} takes {allowed[kind](limit[kind])}",
+        f"{means}; {engine} takes no such drafter"
+        if means
+        else f"{subject} is {shown_value(value)}; {engine} takes {allowed[kind](limit[kind])}",
         where=_origin(spec.origins.get(_FROM.get(attribute, attribute.partition(".")[0]))),
-        found=shown_value(value),
-        expected=allowed[kind](limit[kind]),
+        found="" if means else shown_value(value),
+        expected="" if means else allowed[kind](limit[kind]),
         why=limit["otherwise"],
     )
 
@@ -460,6 +473,7 @@ def _captured_with_care(engine: EngineRelease, rule: TargetRule) -> Finding:
         f"{engine} captures the embedding of {rule.architecture} rightly only in some configurations",
         where=rule.source.split(";")[0],
         why=rule.detail.removeprefix("embedding: "),
+        fix=("hold the acceptance length that the server logs against the sample's (docs/metrics.md)",),
     )
 
 

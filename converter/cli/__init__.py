@@ -37,9 +37,9 @@ def eagle3() -> None:
 @eagle3.command("convert", context_settings=CONTEXT, short_help="Convert a drafter into what an engine loads.")
 @click.argument("source", metavar="IN")
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
-@with_options("engine")
+@with_options("engine", engines="several: one output must suit all. [default: sglang]")
 @click.option("--to", default="", metavar="DIALECT", help="Write a trainer's form instead of an engine's.")
-@with_options(*COMMON)
+@with_options(*COMMON, subject="IN", allow="Let this finding through (the seal records it).")
 @click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), help="Cast the weights.")
 @click.option("--max-shard-size", metavar="SIZE", help="Cut the weights into files of at most SIZE (5GB, 500MB, 2GiB), "
     "with an index. [default: the files of IN]")  # fmt: skip
@@ -214,7 +214,9 @@ def engines_group() -> None:
     """What is known of serving engines."""
 
 
-@engines_group.command("list", context_settings=CONTEXT)
+@engines_group.command(
+    "list", context_settings=CONTEXT, short_help="List the engines, or what is known of one release."
+)
 @click.argument("engine", required=False, metavar="[NAME[==RELEASE]]")
 @_JSON
 def engines_list_command(engine: str | None, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from converter.cli.common import CONTEXT, VERSION, reader_may_leave, run_work
+from converter.report.words import clean
 
 if TYPE_CHECKING:
     from converter.findings import Finding
@@ -43,7 +44,9 @@ def card_command(folder: Path, repo: str, out: Path | None) -> None:
         with reader_may_leave():
             Printer(sys.stderr).findings(found)
         sys.exit(1)
-    if out is None:
-        with reader_may_leave():
+    with reader_may_leave():
+        if out is not None:
+            click.echo(clean(f"wrote {out}"), err=True)
+        else:
             sys.stdout.buffer.write(card.encode())
             sys.stdout.buffer.flush()

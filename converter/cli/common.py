@@ -17,6 +17,7 @@ from converter.version import __version__
 
 if TYPE_CHECKING:
     from converter.errors import Eagle3Error
+    from converter.report.text import Printer
 
 _T = TypeVar("_T")
 CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -70,16 +71,16 @@ def failure_of(problem: Eagle3Error | OSError, state: str = "") -> Eagle3Error:
     return problem
 
 
-def say_failure(problem: Eagle3Error, as_json: bool = False, verbose: bool = False) -> None:
+def say_failure(problem: Eagle3Error, as_json: bool = False, printer: Printer | None = None) -> None:
     """Text on stderr, and the error document on stdout."""
-    from converter.report.text import Printer
+    from converter.report import text
 
     if as_json:
         from converter.report.document import error_json
 
         say_json(error_json(problem))
     with reader_may_leave():
-        Printer(sys.stderr, verbose).failed(problem)
+        (printer or text.Printer(sys.stderr)).failed(problem)
 
 
 def say_json(document: Any) -> None:

@@ -37,7 +37,7 @@ def install_command(repo: Path) -> None:
     _told(lambda: install(repo))
 
 
-@hook_group.command("uninstall", context_settings=CONTEXT)
+@hook_group.command("uninstall", context_settings=CONTEXT, short_help="Take the hook away.")
 @_REPO
 def uninstall_command(repo: Path) -> None:
     """Take the hook away: what was there before is put back as it was."""
@@ -70,9 +70,12 @@ def check_command(revision: str, repo: Path) -> None:
         from converter.hook.pushed import Ref
 
         git = Git(repo)
+        found = git.run("rev-parse", "--git-dir")
+        if found.returncode:  # in git's words: a repository of another user is told in them, and how to trust it
+            fail(3, f"no repository can be read at {repo.absolute()}: {' '.join(os.fsdecode(found.stderr).split())}")
         oid = git.answer("rev-parse", "--verify", "--quiet", "--end-of-options", revision)
         if oid is None:
-            fail(3, f"there is no {revision} in the repository at {repo}")
+            fail(3, f"there is no {revision} in the repository at {repo.absolute()}")
         looked = look_at(git, [Ref(revision, oid)], None)
     _end(looked, pushing=False)
 

@@ -15,15 +15,22 @@ if TYPE_CHECKING:
     from converter.run import Request
 
 
-def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Options that mean the same in every command that has them."""
+def with_options(
+    *names: str,
+    subject: str = "DRAFTER",
+    engines: str = "may be given more than once. [default: every engine]",
+    allow: str = "Let this finding through.",
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Options that mean the same in every command that has them. The command's words for its input, and what its help
+    says of several engines, of none, and of --allow.
+    """
     table: dict[str, Callable[[Callable[..., None]], Callable[..., None]]] = {
         "engine": click.option("--engine", "engines", multiple=True, metavar="NAME[==RELEASE]",
             help="Engine and release, e.g. sglang==0.5.23 or vllm (the newest known) or 'sglang>=0.5.12' (all known); "
-            "several: one output must suit all. [default: sglang to convert, every engine to validate]"),
+            f"{engines}"),
         "dialect": click.option("--dialect", default="", metavar="NAME",
-            help="Read IN as a drafter of this dialect, whatever it looks like (eagle3 dialects lists them), or as an "
-            "engine does: sglang==0.5.23."),
+            help=f"Read {subject} as a drafter of this dialect, whatever it looks like (eagle3 dialects lists them), "
+            "or as an engine does: sglang==0.5.23."),
         "target": click.option("--target", type=click.Path(path_type=Path), metavar="PATH_OR_ID",
             help="The model it drafts for: its folder, its config.json, or org/name[@revision] on the Hub, of which "
             "only a few tensors are fetched (hf://org/name/config.json: none)."),
@@ -34,7 +41,8 @@ def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., N
             "k-th layer, out:k = output of the 0-based layer k)."),
         "set": click.option("--set", "given", multiple=True, metavar="FIELD=VALUE",
             help="What the config does not say or says wrongly: norm_before_residual, norm_before_fc, fc_norm, "
-            "norm_output (true or false), rope_theta, mask_token_id (a number)."),
+            "norm_output (true or false), rope_theta, mask_token_id (a number), rope_scaling (none: it was not trained "
+            "with what the config says; config: it was)."),
         "sample": click.option("--sample", type=click.Path(path_type=Path), metavar="FILE_OR_FOLDER",
             help="Tokens with the target's hidden states to run the drafter on: of eagle3 sample, or a trainer's own "
             "data (docs/samples.md)."),
@@ -55,7 +63,7 @@ def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., N
         "mapping": click.option("--mapping", "mappings", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
             help="Rules of your own: a new dialect or engine, or changes to one (schemas/ describe the form)."),
         "allow": click.option("--allow", multiple=True, metavar="CODE",
-            help="Let this finding through (a seal records it)."),
+            help=allow),
         "allow-plugin": click.option("--allow-plugin", is_flag=True,
             help="What SGLang's own draft class cannot compute, write for this project's plugin, which must then be "
             "installed where SGLang runs (docs/engines.md)."),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from converter.cli.common import CONTEXT, VERSION, fail
+from converter.cli.common import CONTEXT, VERSION
 from converter.cli.options import COMMON, allowed, request_of, with_options
 from converter.cli.show import Show
 from converter.findings import LEVELS, Level
@@ -36,13 +36,16 @@ _CREATE_PR = click.option("--create-pr", is_flag=True, help="Open a pull request
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--require", type=click.Choice(LEVELS), default="sample", show_default=True,
     help="The level of proof below which nothing goes.")  # fmt: skip
-@with_options("engine", *COMMON, "json", "verbose", "quiet")
+@with_options("engine", *COMMON, "json", "verbose", "quiet", subject="FOLDER",
+    engines="may be given more than once. [default: those of its seal, else that one serves it will do]",
+    allow="Let this finding through: one that its seal says was let through, or one of a check run now.")  # fmt: skip
 @VERSION
 def push_command(folder: Path, repo: str, revision: str, yes: bool, message: str, **options: Any) -> None:
     """Push the drafter in FOLDER, with its seal and a card made from that, to REPO (org/name) in one commit.
 
     What goes must be as it was sealed, and proved to the level that --require names. With --sample or --prove the
-    checks are run now, on FOLDER as it lies, and what they reach is what counts.
+    checks are run now, on FOLDER as it lies, and what they reach is what counts; the options from --engine to --strict
+    are of those checks, as in eagle3-validate.
     """
     show = _ShowPush({**options, "source": folder, "report_file": None})
 
@@ -111,7 +114,7 @@ def push_output(asked: Asked, options: dict[str, Any]) -> int:
         code = end.code if isinstance(end.code, int) else 1
         if code:
             words = ["eagle3", "push", str(asked.folder), str(asked.to), *_words(asked)]
-            click.echo(f"{asked.folder} is written, and whole. To push it later:\n  {shlex.join(words)}", err=True)
+            click.echo(f"\n{asked.folder} is written, and whole. To push it later:\n  {shlex.join(words)}", err=True)
         return code
 
 
@@ -197,7 +200,8 @@ class _ShowPush(Show):
             if ask or not self._quiet:
                 self._printer().planned(push)
             if ask and not click.confirm("\nPush it?", err=True):
-                fail(130, "not pushed; nothing was sent")
+                click.echo("not pushed; nothing was sent", err=True)
+                sys.exit(130)
             pushing.carry_out(push)
         return push
 
@@ -205,6 +209,11 @@ class _ShowPush(Show):
         from converter.publish.text import PushPrinter
 
         return PushPrinter(sys.stderr if self._aside else sys.stdout, self._verbose, self._quiet)
+
+    def _failure_printer(self) -> Any:
+        from converter.publish.text import PushPrinter
+
+        return PushPrinter(sys.stderr, self._verbose)
 
     def _print(self, report: Push, method: str) -> None:
         getattr(self._printer(), report.outcome)(report)

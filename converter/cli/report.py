@@ -10,7 +10,7 @@ from converter.cli.common import CONTEXT, fail
 from converter.signals import interruptible
 
 
-@click.command("report", context_settings=CONTEXT)
+@click.command("report", context_settings=CONTEXT, short_help="Lay out a JSON report as a page or Markdown.")
 @click.argument("file", metavar="FILE.json", type=click.Path(path_type=Path))
 @click.option("-o", "--out", required=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="What to write: .html (one page, for people) or .md.")  # fmt: skip

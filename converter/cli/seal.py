@@ -21,7 +21,7 @@ def seal_group() -> None:
     """The record beside a converted drafter: eagle3-seal.json."""
 
 
-@seal_group.command("verify", context_settings=CONTEXT)
+@seal_group.command("verify", context_settings=CONTEXT, short_help="Say whether a folder is what was sealed.")
 @click.argument("folder", metavar="FOLDER")
 @click.option("--signed", default="", metavar="KEY", help="Who must have signed it: a public key's file, or sigstore.")
 @click.option("--identity", default="", metavar="NAME", help="With sigstore: who signed, an address or a job's URL.")
@@ -48,7 +48,7 @@ def verify_command(
     _show(run_work(work, as_json=as_json), as_json, verbose, quiet)
 
 
-@seal_group.command("sign", context_settings=CONTEXT)
+@seal_group.command("sign", context_settings=CONTEXT, short_help="Sign a sealed folder.")
 @click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
 @click.option("--key", required=True, metavar="KEY", help="A private key's file, PEM, or sigstore.")
 @click.option("--force", is_flag=True, help="Replace a signature that is there.")

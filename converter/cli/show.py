@@ -131,7 +131,12 @@ class Show:
             with suppress(OSError):  # perhaps just what failed; the exit code is that of the problem itself
                 if write is not None:
                     write_whole(self._file, write(problem))
-        say_failure(problem, self._as_json, self._verbose)
+        say_failure(problem, self._as_json, self._failure_printer())
+
+    def _failure_printer(self) -> Any:
+        from converter.report.text import Printer
+
+        return Printer(sys.stderr, self._verbose)
 
     @contextmanager
     def status(self) -> Iterator[Callable[[str], None]]:

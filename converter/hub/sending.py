@@ -72,8 +72,14 @@ def moved(named: HubId, before: str, now: str, problem: BaseException) -> SendEr
     )
 
 
-def refusal(named: HubId, problem: BaseException, state: Sequence[str], message: str = "") -> OutputError:
-    """The error that stands for one of the client's; `state`: what is there by now that was not before."""
+def refusal(
+    named: HubId, problem: BaseException, state: Sequence[str], message: str = "", propose: bool = False
+) -> OutputError:
+    """The error that stands for one of the client's.
+
+    state     what is there by now that was not before
+    propose   whether a pull request may do where the token may not write
+    """
     from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError, RevisionNotFoundError
 
     status, words = status_of(problem), server_words(problem)
@@ -88,15 +94,15 @@ def refusal(named: HubId, problem: BaseException, state: Sequence[str], message:
     if status == 401:
         return _error(
             named, "H423", f"the Hub does not accept the token for {named.repo}: {words}",
-            found=f"401 with the token of {token_source()}", why=now,
+            found=f"401 with the token of {token_source()}", why=_whole(now),
             fix=("hf auth whoami    tells whose it is", _LOGIN),
         )  # fmt: skip
     if status == 403:
         return _error(
             named, "H423", f"the token may not write to {named.repo}: {words}",
-            found=f"403 with the token of {token_source()}", why=now,
+            found=f"403 with the token of {token_source()}", why=_whole(now),
             fix=("give it the role write, or the right to write to this repository, in the token's settings",
-                 f"or take another: {_LOGIN}", "or propose it: --create-pr opens a pull request"),
+                 f"or take another: {_LOGIN}", *["or propose it: --create-pr opens a pull request"] * propose),
         )  # fmt: skip
     if isinstance(problem, RevisionNotFoundError):
         return no_branch(named)

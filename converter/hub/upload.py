@@ -157,7 +157,7 @@ def send(
     as it was.
     """
     named = there.named
-    with _quietly(), _explained(named) as state:
+    with _quietly(), _explained(named, propose=there.exists and not create_pr) as state:
         for file in files:
             if file.name == CARD:
                 _check_card(named, file)
@@ -303,8 +303,10 @@ def _passing(problem: BaseException) -> bool:
 
 
 @contextmanager
-def _explained(named: HubId) -> Iterator[list[str]]:
-    """Raises SendError for the client's errors. What is put into the list is said of what is there by then."""
+def _explained(named: HubId, propose: bool = False) -> Iterator[list[str]]:
+    """Raises SendError for the client's errors. What is put into the list is said of what is there by then; `propose`:
+    whether a pull request is a way.
+    """
     from huggingface_hub.errors import HFValidationError
 
     state: list[str] = []
@@ -318,7 +320,7 @@ def _explained(named: HubId) -> Iterator[list[str]]:
     except HFValidationError as problem:
         raise refusal(named, problem, state, f"no repository can be named {named.repo}") from problem
     except transport_errors() as problem:
-        raise refusal(named, problem, state) from problem
+        raise refusal(named, problem, state, propose=propose) from problem
     except (ValueError, RuntimeError, KeyError, TypeError) as problem:  # an answer that is none, or errors in one
         raise refusal(named, problem, state) from problem
 

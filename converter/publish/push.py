@@ -172,9 +172,16 @@ def _held(document: Mapping[str, Any] | None, push: Push) -> list[Finding]:
     """What the gate says of the files that would go; others stay here, so none of them counts."""
     files = {f.name: seal.Listed(f.size, partial(getattr, f, "sha256")) for f in push.files}
     found = gate.may_leave(document, files, str(push.asked.folder), push.asked.require)
+    if not push.checked:
+        now = f"or run the checks now: {_with_a_sample(push.asked)}"
+        found = [replace(f, fix=(*f.fix[:1], now, *f.fix[1:])) if f.code in ("H413", "H414") else f for f in found]
     if push.asked.require != "none":
         return found
     return [replace(f, severity="warning") if f.code == "H413" else f for f in found]
+
+
+def _with_a_sample(asked: Asked) -> str:
+    return f"{shlex.join(['eagle3', 'push', str(asked.folder), str(asked.to)])} --target TARGET --sample SAMPLE"
 
 
 def _weaknesses(document: Mapping[str, Any], push: Push) -> list[Finding]:
@@ -183,7 +190,6 @@ def _weaknesses(document: Mapping[str, Any], push: Push) -> list[Finding]:
     where, found = f"{folder}/{seal.NAME}", []
     bare = _without_digest(document)
     if bare and not push.checked and push.asked.require != "none":
-        again = f"{shlex.join(['eagle3', 'push', str(folder), str(push.asked.to)])} --sample SAMPLE"
         found.append(
             error(
                 "H420",
@@ -192,7 +198,7 @@ def _weaknesses(document: Mapping[str, Any], push: Push) -> list[Finding]:
                 found=f"{len(bare)} files told by their size alone (--no-digest)",
                 fix=(
                     f"convert again, without --no-digest: {shlex.join(['eagle3-convert', made_from])} OUT",
-                    f"or run the checks now: {again}",
+                    f"or run the checks now: {_with_a_sample(push.asked)}",
                 ),
             )
         )

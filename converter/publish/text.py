@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from converter import seal
+from converter.errors import Eagle3Error, UsageError
 from converter.publish.push import Push
 from converter.report.text import Printer
 from converter.report.words import count, first_of, size
@@ -19,6 +20,13 @@ class PushPrinter(Printer):
         self._line(f"Not pushed: {push.asked.folder} may not go to {push.asked.to}.", "bold red")
         self._findings(push.findings)
         self._line("\nNothing was sent.")
+
+    def failed(self, problem: Eagle3Error) -> None:
+        """The end of a push that the Hub, the network or a file that cannot be read kept from going."""
+        if not isinstance(problem, UsageError):
+            self._gap()
+            self._line("Not pushed.", "bold red")
+        super().failed(problem)
 
     def planned(self, push: Push) -> None:
         """Everything that the user is asked about."""
@@ -45,7 +53,7 @@ class PushPrinter(Printer):
         self._gap()
         self._line(f"{'opened' if push.asked.create_pr else 'pushed'} {push.sent.url}", "bold")
         self._line("\nCheck it from elsewhere:")
-        self._line(f"  eagle3-validate {shlex.quote(push.address)} --sample SAMPLE")
+        self._line(f"  eagle3-validate {shlex.quote(push.address)} --target TARGET --sample SAMPLE")
         if any(f.name == seal.NAME for f in push.files):
             self._line(f"  eagle3 seal verify {shlex.quote(push.address)}")
 

@@ -44,6 +44,8 @@ class StoppedPrinter(Printer):
 
     def unreadable(self, problem: Eagle3Error, pushing: bool) -> None:
         """The end of a push that cannot be judged."""
+        if pushing:
+            self._line("eagle3: the push is stopped: whether its drafters may leave cannot be told", "bold red")
         self.failed(problem)
         if pushing:
-            self._line(f"\neagle3: the push is stopped. {_SKIP}")
+            self._line(f"\n{_SKIP}")

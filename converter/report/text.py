@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -35,6 +36,7 @@ _WORD_STYLES = {"works": "bold green", "works after conversion": "bold green", "
                 "unknown": "bold yellow", "not looked at": "bold"}  # fmt: skip
 _WIDTH = 110
 _GONE = 5  # entries of a baseline that no longer occur, shown without -v
+_OR = re.compile(r"^or,? ")
 _FEWEST = 16  # columns of text, however narrow the terminal is
 _LEAST = 32  # columns, below which a reason is no longer put beside its verdict
 
@@ -346,8 +348,9 @@ class Printer:
                 self._hang("", f"{name} {text}", indent=len(label), style="dim")
         if f.why:
             self._hang("", sentence(f.why), indent=len(label))
-        for fix in [fix for fix in f.fix if fix not in self._said]:
+        for i, fix in enumerate([fix for fix in f.fix if fix not in self._said]):
             self._said.add(fix)
+            fix = fix if i else _OR.sub("", fix)  # what it was the alternative to was said before
             self._hang("", f"-> {fix}", indent=len(label), style="green")
         if f.severity == "error" and not let_through:
             self._hang("", f"more: eagle3 explain {f.code}", indent=len(label), style="dim")

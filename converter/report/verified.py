@@ -99,11 +99,12 @@ class VerifiedPrinter(Printer):
             parts.append(f"{self._some(it.changed)} changed")
         if it.added:
             parts.append(f"{self._some(it.added)} came new")
-        if not parts and not it.unknown:
+        if not parts and not it.unknown and file.state != "added":
             parts.append("its header changed, and no tensor's bytes")
         if it.unknown:
             parts.append(f"{count(it.unknown, 'tensor')} sealed without a digest")
-        parts.append(f"{count(it.unchanged, 'tensor')} unchanged")
+        kept = "as they were sealed" if file.state == "added" else "unchanged"
+        parts.append(f"{count(it.unchanged, 'tensor')} {kept}")
         return f"{'not in the seal; ' if file.state == 'added' else ''}{'; '.join(parts)}"
 
     def _some(self, names: Sequence[str]) -> str:
