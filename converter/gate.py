@@ -16,10 +16,11 @@ def may_leave(
     weights: Container[str],
     where: str,
     require: Level = "sample",
+    damaged: bool = False,
 ) -> list[Finding]:
     """What keeps the folder `where` back; none of it where it may go.
 
-    document  its seal, None where it has no readable one (H413)
+    document  its seal, None where it has no readable one (H413), and `damaged` where it has one that is not
     files     what lies in it now; weights: names that must be sealed when they are among them (C233)
     require   the proof level that the seal must state at least (H414)
     """
@@ -27,7 +28,7 @@ def may_leave(
         return [
             error(
                 "H413",
-                f"{where} is not sealed",
+                f"{where} is not sealed" + (f": nothing can be read from its {seal.NAME}" if damaged else ""),
                 where=where,
                 expected=f"{seal.NAME}, which eagle3-convert writes",
                 why="nothing says what it was made from, or that an engine computes what was trained",

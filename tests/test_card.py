@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 import shutil
 import stat
@@ -521,6 +522,15 @@ def test_the_command_refuses(measured: Sealed, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(measured.folder, tmp_path / "out"))
     refused(2, "--repo drafter", folder, "--repo", "drafter")
     refused(4, "cannot write", folder, "-o", tmp_path / "nowhere" / "card.md")
+    mine = tmp_path / "mine"
+    mine.write_text("of this machine")
+    (folder / "README.md").symlink_to(mine)
+    refused(3, "H444", folder, "-o", folder / "README.md")
+    assert mine.read_text() == "of this machine"
+    (folder / "README.md").unlink()
+    os.mkfifo(folder / "README.md")
+    refused(3, "it is a pipe", folder)
+    (folder / "README.md").unlink()
     (folder / "README.md").write_bytes(b"\xff\xfe")
     refused(3, "F110", folder, "-o", folder / "README.md")
     assert (folder / "README.md").read_bytes() == b"\xff\xfe"

@@ -39,6 +39,11 @@ def test_an_output_as_it_was_written_may_leave(folder: Path) -> None:
 def test_what_is_not_sealed_stays(folder: Path) -> None:
     (folder / seal.NAME).unlink()
     assert codes(folder) == ["H413"]
+    for damaged, words in (
+        (False, "out is not sealed"),
+        (True, f"out is not sealed: nothing can be read from its {seal.NAME}"),
+    ):
+        assert [f.message for f in gate.may_leave(None, {}, (), "out", damaged=damaged)] == [words]
 
 
 @pytest.mark.parametrize(

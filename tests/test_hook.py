@@ -118,6 +118,9 @@ def test_what_was_changed_since_it_was_sealed_stays(
     clone.commit()
     [found] = look(clone)
     assert held_by(found) == expected
+    if expected == ["H413"]:
+        damaged = (clone / "out/eagle3-seal.json").exists()
+        assert ("nothing can be read from its eagle3-seal.json" in found.findings[0].message) == damaged
 
 
 def test_a_changed_drafter_is_also_told_to_be_broken_where_its_contents_are_here(clone: Clone, sealed: Path) -> None:
@@ -270,6 +273,24 @@ def test_a_policy_as_it_is_written() -> None:
     assert [p for p in (".", "old", "old/deep", "older", "x/a/b/y", "x/y", "new") if policy.ignores(p)] == [
         ".", "old", "old/deep", "x/a/b/y",
     ]  # fmt: skip
+
+
+def test_what_is_sent_counts_and_not_what_stands_for_it_here(clone: Clone, sealed: Path) -> None:
+    """git push sends objects as they are; replace refs and grafts stay here."""
+    folder = clone.add(sealed, "out")
+    whole = clone.commit()
+    contents = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(contents[:-1] + bytes([contents[-1] ^ 1]))
+    changed = clone.commit()
+    blobs = [said(clone.folder, "rev-parse", f"{commit}:out/model.safetensors") for commit in (changed, whole)]
+    git(clone.folder, "replace", *blobs)
+    assert codes(look(clone, before=whole)) == {"out": ["C233"]}
+    git(clone.folder, "replace", "-d", blobs[0])
+    (folder / "model.safetensors").write_bytes(contents)
+    last = clone.commit()
+    (clone / ".git/info/grafts").write_text(f"{last} {whole}\n")
+    git(clone.folder, "config", "advice.graftFileDeprecated", "false")
+    assert codes(look(clone, before=whole)) == {"out": [], f"out@{changed[:7]}": ["C233"]}
 
 
 # --- what a push brings ---------------------------------------------------------------------------------------

@@ -143,6 +143,51 @@ def test_there_is_nothing_to_do_twice(world: World, folder: Path) -> None:
     assert commits(world.hub.repositories["org/first"]) == before
 
 
+@pytest.mark.parametrize("name", ["README.md", "LICENSE", "config.json", "eagle3-seal.sig"])
+@pytest.mark.parametrize("sealed", ["with digests", "by size", "not"])
+def test_a_link_out_of_the_folder_is_not_published(
+    sealed: str, name: str, world: World, folder: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine.json"
+    mine.write_text(json.dumps({"auths": "PRIVATE"}))
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(mine)
+    document = json.loads((folder / seal.NAME).read_text())
+    if sealed == "by size":
+        rows = [row for row in document["files"] if row["name"] != name]
+        document["files"] = [*rows, {"name": name, "size": mine.stat().st_size, "sha256": ""}]
+        (folder / seal.NAME).write_text(json.dumps(document))
+    elif sealed == "not":
+        (folder / seal.NAME).unlink()
+    done = push(world, folder, "org/linked", "--require", "none", "-v")
+    if sealed == "with digests" and name == "config.json":  # what it must hold is known
+        refused(done, 1, "C233")
+    elif done.code == 0:  # it does not go at all
+        assert (sealed, name) in (("with digests", "LICENSE"), ("not", "eagle3-seal.sig"))
+        assert name not in head(world, "org/linked")
+    else:
+        refused(done, 1, "H444", f"{name} is a link")
+    assert "PRIVATE" not in done.text
+    if "org/linked" in world.hub.repositories:
+        assert all(b"PRIVATE" not in data for data in head(world, "org/linked").values())
+
+
+def test_a_sealed_file_may_lie_elsewhere(world: World, folder: Path, tmp_path: Path) -> None:
+    (folder / "model.safetensors").rename(tmp_path / "weights")
+    (folder / "model.safetensors").symlink_to(tmp_path / "weights")
+    done = push(world, folder, "org/elsewhere")
+    assert done.code == 0 and head(world, "org/elsewhere")["model.safetensors"] == (tmp_path / "weights").read_bytes()
+
+
+def test_a_token_in_an_address_is_not_told(world: World, folder: Path) -> None:
+    """As git keeps it in the address of a remote."""
+    for address in (f"https://me:{OWNER}@huggingface.co/org/x", f"hf://me:{OTHER}@org/x"):
+        for words in (("push", folder, address, "--yes"), ("validate", address, "--json"), ("inspect", address),
+                      ("validate", folder, "--target", address, "--json"), ("seal", "verify", address)):  # fmt: skip
+            done = world(*words)
+            assert done.code in (2, 3) and "hf_" not in done.text and "***" in done.text, done.text
+
+
 def test_only_the_drafter_goes(world: World, folder: Path) -> None:
     for name in (".env", "notes.txt", "optimizer.pt", "stray.safetensors"):
         (folder / name).write_text(f"secret {name}")
@@ -243,6 +288,7 @@ ALLOWED = error("K103", "what was trained is lost").as_json() | {"allowed": True
     ("change", "code", "words"),
     [
         (lambda f: (f / seal.NAME).unlink(), "H413", "is not sealed"),
+        (lambda f: (f / seal.NAME).write_text("{"), "H413", f"nothing can be read from its {seal.NAME}"),
         (lambda f: (f / "config.json").write_bytes(b"{}"), "C233", "config.json has 2 bytes"),
         (lambda f: (f / "model.safetensors").write_bytes(bytes((f / "model.safetensors").stat().st_size)), "C233",
          "model.safetensors has other contents"),

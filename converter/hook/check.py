@@ -80,7 +80,7 @@ class _Checker:
                 return Looked(folder, "sealed", findings=(_not_here(folder, str(problem)),))
             document = seal.read_seal(Path(place))
         found = gate.may_leave(
-            document, self._listing(folder), weights_in(folder.files), folder.path, folder.policy.require
+            document, self._listing(folder), weights_in(folder.files), folder.path, folder.policy.require, damaged=True
         )
         if any(f.code == "C233" for f in found):
             found += self._faults(folder)

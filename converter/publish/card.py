@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from converter import gate, seal
-from converter.checkpoint.jsonfile import unreadable
+from converter.checkpoint.jsonfile import read_bounded
+from converter.checkpoint.paths import real
+from converter.checks.carried import leads_out
 from converter.errors import InputError, UsageError
 from converter.findings import Finding, error
 from converter.hub.ids import also_an_id
@@ -77,7 +79,7 @@ def card_of_folder(folder: Path, repo: str) -> tuple[str, list[Finding]]:
         raise InputError(error("F100", f"there is no folder {folder}", where=str(folder), fix=("check the path",)))
     document = seal.read_seal(folder)
     if document is None:
-        return "", gate.may_leave(None, {}, (), str(folder))
+        return "", gate.may_leave(None, {}, (), str(folder), damaged=(folder / seal.NAME).exists())
     source = open_source(str(folder.absolute()))
     weights = {file.name for file in source.weights}
     found = gate.may_leave(document, seal.listing(folder), weights, str(folder), require="none")
@@ -87,12 +89,14 @@ def card_of_folder(folder: Path, repo: str) -> tuple[str, list[Finding]]:
 
 
 def existing_card(folder: Path) -> str | None:
-    """The README.md in a folder, its line ends as they are; None where there is none. Raises InputError F100, F110."""
+    """The README.md in a folder, its line ends as they are; None where there is none. Raises InputError F100, F110, and
+    H444 where it is a link out of the folder.
+    """
     file = folder / README
+    if leads_out(file):
+        raise InputError(link_out(file))
     try:
-        return file.read_bytes().decode() if file.exists() else None
-    except OSError as problem:
-        raise unreadable(file, problem) from problem
+        return read_bounded(file).decode() if file.exists() else None
     except UnicodeDecodeError as problem:
         raise InputError(
             error(
@@ -103,6 +107,18 @@ def existing_card(folder: Path) -> str | None:
                 fix=("save it as UTF-8, which is what the Hub reads",),
             )
         ) from problem
+
+
+def link_out(file: Path) -> Finding:
+    """H444 for a file that would be published."""
+    return error(
+        "H444",
+        f"{file.name} is a link that leads out of the folder",
+        where=str(file),
+        found=str(real(file)),
+        why="whoever made the folder would choose which file of this machine is published",
+        fix=("if it is meant: put a copy of the file in its place",),
+    )
 
 
 def _metadata(facts: Facts) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from converter import gate, seal
-from converter.checkpoint.jsonfile import read_object, unreadable
+from converter.checkpoint.jsonfile import parse, read_bounded, read_object, unreadable
 from converter.checkpoint.reader import INDEX
+from converter.checks.carried import leads_out
 from converter.errors import InputError
 from converter.findings import Finding, Level, counts, error, judge, stops
 from converter.hub.ids import HubId
@@ -25,7 +26,7 @@ from converter.hub.secrets import masked
 from converter.hub.sending import changed_meanwhile
 from converter.hub.upload import CARD, MAIN, Outgoing, Sent, There, look_there, outgoing, send
 from converter.proving import proof_json
-from converter.publish.card import card_text, existing_card
+from converter.publish.card import card_text, existing_card, link_out
 from converter.report.verdict import of_engine
 from converter.run import Report
 from converter.source import CARRIED, SIGNATURE, open_source
@@ -148,6 +149,10 @@ def _gather(asked: Asked, checked: Report | None) -> Push:
     document, where = seal.read_seal(folder), str(folder)
     names = _sealed(document) if document is not None else _unsealed(folder)
     push = Push(asked, checked=checked is not None, sealed=document or {})
+    foreign = [folder / name for name in _untold(document, names) if leads_out(folder / name)]
+    if foreign:  # not one of them is read
+        push.add([link_out(file) for file in foreign])
+        return push
     push.files = [outgoing(name, folder / name) for name in names if (folder / name).is_file()]
     push.level = (
         checked.proof.level if checked and checked.proof else gate.level_of(push.sealed) if not checked else "none"
@@ -173,7 +178,8 @@ def _held(
     document: Mapping[str, Any] | None, files: Mapping[str, seal.Listed], asked: Asked, push: Push
 ) -> list[Finding]:
     """What the gate says. Files that are not sealed stay here, so none of them counts."""
-    found = gate.may_leave(document, files, (), str(asked.folder), asked.require)
+    damaged = document is None and (asked.folder / seal.NAME).exists()
+    found = gate.may_leave(document, files, (), str(asked.folder), asked.require, damaged)
     if asked.require != "none":
         return found
     return [replace(f, severity="warning") if f.code == "H413" else f for f in found]
@@ -253,6 +259,12 @@ def _unsealed(folder: Path) -> list[str]:
     return [*(p.name for p in source.weights), *index, "config.json", *sorted(beside)]
 
 
+def _untold(document: Mapping[str, Any] | None, names: Sequence[str]) -> list[str]:
+    """Names of the files that go without a digest in the seal that tells what must be in them."""
+    told = {row.get("name") for row in _rows(document or {}, "files") if row.get("sha256")}
+    return [name for name in dict.fromkeys((*names, seal.NAME, CARD)) if name not in told]
+
+
 def _seal_to_send(push: Push, document: Mapping[str, Any], checked: Report | None) -> Outgoing:
     """The seal as it lies there; with the proof of now where that goes further and no signature vouches for the old."""
     data = (push.asked.folder / seal.NAME).read_bytes()
@@ -317,7 +329,7 @@ def _card(push: Push, there: There) -> bytes | None:
     """The card of a sealed drafter, around what its owner wrote; of another the user's own, if there is one."""
     folder = push.asked.folder
     if not push.sealed:
-        return (folder / CARD).read_bytes() if (folder / CARD).is_file() else None
+        return read_bounded(folder / CARD) if (folder / CARD).is_file() else None
     existing = existing_card(folder)
     if existing is None and CARD in there.files:
         existing = there.read(CARD).decode("utf-8", "replace")
@@ -329,7 +341,7 @@ def _former(there: There) -> set[str]:
     if seal.NAME not in there.files:
         return set()
     try:
-        document = json.loads(there.read(seal.NAME))
+        document = parse(there.read(seal.NAME))
     except ValueError:
         return set()
     if not isinstance(document, dict) or document.get("schema") != seal.SCHEMA:
