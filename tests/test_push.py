@@ -325,6 +325,22 @@ def test_what_is_let_go_by_name(world: World, folder: Path) -> None:
     assert push(world, folder, "org/bare", "--require", "none").code == 3
 
 
+def test_shards_of_pickles_go_with_their_index(world: World, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    tensors, folder = load_file(A / "model.safetensors"), tmp_path / "in"
+    folder.mkdir()
+    shutil.copy(A / "config.json", folder)
+    names = {n: f"pytorch_model-0000{i % 2 + 1}-of-00002.bin" for i, n in enumerate(tensors)}
+    for file in set(names.values()):
+        torch.save({n: t for n, t in tensors.items() if names[n] == file}, folder / file)
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": names}))
+    assert push(world, folder, "org/pickles", "--require", "none").code == 0
+    assert head(world, "org/pickles").keys() - {".gitattributes"} == {p.name for p in folder.iterdir()}
+    assert world("inspect", "org/pickles", token=OWNER).code == 0
+
+
 def test_checks_that_are_run_now(world: World, folder: Path) -> None:
     """Count for what they reach; the seal that goes has what is new, the folder is as it was."""
     for key in ("level", "scores", "sample"):

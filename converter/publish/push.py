@@ -17,6 +17,8 @@ from typing import Any
 
 from converter import gate, seal
 from converter.checkpoint.jsonfile import parse, read_bounded, read_object, unreadable
+from converter.checkpoint.pickled import ENDINGS
+from converter.checkpoint.pickled import INDEX as PICKLE_INDEX
 from converter.checkpoint.reader import INDEX
 from converter.checks.carried import leads_out
 from converter.errors import InputError
@@ -255,8 +257,10 @@ def _unsealed(folder: Path) -> list[str]:
     """What a folder without a seal has of a drafter."""
     source = open_source(str(folder.absolute()))
     beside = [p.name for p in folder.iterdir() if any(fnmatchcase(p.name, pattern) for pattern in CARRIED)]
-    index = [name for name in (INDEX,) if source.checkpoint.sharded and (folder / name).is_file()]
-    return [*(p.name for p in source.weights), *index, "config.json", *sorted(beside)]
+    pickled = source.weights[0].suffix in ENDINGS
+    index = PICKLE_INDEX if pickled else INDEX if source.checkpoint.sharded else ""
+    indices = [index] if index and (folder / index).is_file() else []
+    return [*(p.name for p in source.weights), *indices, "config.json", *sorted(beside)]
 
 
 def _untold(document: Mapping[str, Any] | None, names: Sequence[str]) -> list[str]:
