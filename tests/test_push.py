@@ -325,6 +325,21 @@ def test_what_is_let_go_by_name(world: World, folder: Path) -> None:
     assert push(world, folder, "org/bare", "--require", "none").code == 3
 
 
+def test_the_gitignore_of_a_repository_leaves_nothing_out(world: World, folder: Path) -> None:
+    names = {".gitattributes", ".gitignore", "README.md", *(p.name for p in folder.iterdir())}
+    for repo in ("org/ignoring", "org/stubborn"):
+        world.hub.create(repo, {".gitignore": b"*.safetensors\nconfig.json\n"})
+    assert push(world, folder, "org/ignoring").code == 0
+    assert head(world, "org/ignoring").keys() == names
+    world.hub.stubborn = True
+    try:
+        done = push(world, folder, "org/stubborn")
+    finally:
+        world.hub.stubborn = False
+    refused(done, 4, "H445", "leaves out model.safetensors, config.json")
+    assert head(world, "org/stubborn").keys() == {".gitattributes", ".gitignore"}
+
+
 def test_shards_of_pickles_go_with_their_index(world: World, tmp_path: Path) -> None:
     import torch
     from safetensors.torch import load_file

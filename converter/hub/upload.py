@@ -21,7 +21,17 @@ from typing import TYPE_CHECKING, TypeVar
 from converter.errors import InputError, SendError
 from converter.hub.ids import HubId
 from converter.hub.refusals import broken, endpoint, status_of, transport_errors, unsigned
-from converter.hub.sending import changed_meanwhile, moved, no_branch, no_card, no_right, no_token, offline, refusal
+from converter.hub.sending import (
+    changed_meanwhile,
+    left_out,
+    moved,
+    no_branch,
+    no_card,
+    no_right,
+    no_token,
+    offline,
+    refusal,
+)
 from converter.hub.snapshot import LIBRARY, Snapshot
 
 if TYPE_CHECKING:
@@ -33,6 +43,8 @@ T = TypeVar("T")
 CARD = "README.md"
 MAIN = "main"
 _SMALL = 10 << 20  # bytes, below which a file is read once; the Hub keeps files of git no larger than that
+# In place of the repository's .gitignore, by which the client leaves files out of a commit without a word.
+_IGNORE_NONE = "# nothing\n"
 _TRIES = 3
 _LONGEST_WAIT = 30  # seconds that a busy Hub may ask for
 
@@ -154,8 +166,8 @@ def send(
 ) -> Sent:
     """Commit `files` and the removal of `gone` on what `there` says is the head, or as a pull request to it.
 
-    A repository and a branch that are not there are created. Raises SendError H423 to H426, H442: the branch is then
-    as it was.
+    A repository and a branch that are not there are created. Raises SendError H423 to H426, H442, H445: the branch is
+    then as it was.
     """
     named = there.named
     with _quietly(), _explained(named) as state:
@@ -177,6 +189,9 @@ def send(
             for file in files:
                 if file.path is not None and _seen(file.path) != file.seen:
                     raise changed_meanwhile(named, file.path)
+        ignored = [file.name for file in files if getattr(file.operation, "_should_ignore", False)]
+        if ignored:
+            raise left_out(named, ignored)
         if not create_pr and not there.branch:
             _branch(named, revision, there.commit)
             state.append(f"the branch {revision} was created, and is as {MAIN}")
@@ -233,7 +248,12 @@ def _upload(named: HubId, additions: Sequence[CommitOperationAdd], revision: str
 
     try:
         HfApi(**LIBRARY).preupload_lfs_files(
-            named.repo, additions, revision=revision, create_pr=create_pr, free_memory=False
+            named.repo,
+            additions,
+            revision=revision,
+            create_pr=create_pr,
+            free_memory=False,
+            gitignore_content=_IGNORE_NONE,
         )
     except RuntimeError as problem:  # of a thread, about the file that it was sending
         if isinstance(problem.__cause__, transport_errors()):
