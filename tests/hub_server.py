@@ -173,8 +173,7 @@ class Hub:
     """tokens: token -> user; writing: tokens that may write; members: organisation -> users who may write to it.
 
     url is the endpoint, `storage` the origin that large files are redirected to and sent to, in `parts` of so many
-    bytes where they are longer (0: whole); full: there is no room for more of them; stubborn: a repository's .gitignore
-    counts, whatever is sent in its place.
+    bytes where they are longer (0: whole); full: there is no room for more of them.
     """
 
     folder: Path
@@ -183,7 +182,6 @@ class Hub:
     members: dict[str, set[str]] = field(default_factory=dict)
     parts: int = 0
     full: bool = False
-    stubborn: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
     repositories: dict[str, Repository] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)

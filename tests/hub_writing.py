@@ -124,8 +124,7 @@ def _preupload(it: Handler, repo: str, revision: str) -> None:
     files, asked = [], json.loads(it.body)
     stored = entries.get(".gitignore")
     ignored = repository.blob(stored.sha256).read_text() if stored is not None else ""
-    if not it.server.hub.stubborn:
-        ignored = asked.get("gitIgnore", ignored)
+    ignored = asked.get("gitIgnore", ignored)
     for wanted in asked["files"]:
         base64.b64decode(wanted["sample"], validate=True)
         there = entries.get(wanted["path"])

@@ -43,8 +43,6 @@ T = TypeVar("T")
 CARD = "README.md"
 MAIN = "main"
 _SMALL = 10 << 20  # bytes, below which a file is read once; the Hub keeps files of git no larger than that
-# In place of the repository's .gitignore, by which the client leaves files out of a commit without a word.
-_IGNORE_NONE = "# nothing\n"
 _TRIES = 3
 _LONGEST_WAIT = 30  # seconds that a busy Hub may ask for
 
@@ -189,6 +187,7 @@ def send(
             for file in files:
                 if file.path is not None and _seen(file.path) != file.seen:
                     raise changed_meanwhile(named, file.path)
+        # By the repository's .gitignore the client leaves files out of a commit, and does not say so.
         ignored = [file.name for file in files if getattr(file.operation, "_should_ignore", False)]
         if ignored:
             raise left_out(named, ignored)
@@ -248,12 +247,7 @@ def _upload(named: HubId, additions: Sequence[CommitOperationAdd], revision: str
 
     try:
         HfApi(**LIBRARY).preupload_lfs_files(
-            named.repo,
-            additions,
-            revision=revision,
-            create_pr=create_pr,
-            free_memory=False,
-            gitignore_content=_IGNORE_NONE,
+            named.repo, additions, revision=revision, create_pr=create_pr, free_memory=False
         )
     except RuntimeError as problem:  # of a thread, about the file that it was sending
         if isinstance(problem.__cause__, transport_errors()):
