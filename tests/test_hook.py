@@ -93,6 +93,12 @@ def change(name: str, edit: Callable[[bytes], bytes]) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_bytes(edit((folder / name).read_bytes())) and None  # type: ignore[func-returns-value]
 
 
+def without_config(text: bytes) -> bytes:
+    document = json.loads(text)
+    document["files"] = [row for row in document["files"] if row["name"] != "config.json"]
+    return json.dumps(document).encode()
+
+
 @pytest.mark.parametrize(
     ("edit", "expected"),
     [
@@ -106,6 +112,7 @@ def change(name: str, edit: Callable[[bytes], bytes]) -> Callable[[Path], None]:
         (lambda folder: (folder / "more.safetensors").write_text(pointer("1" * 64, 5)), ["C233"]),
         (change("eagle3-seal.json", lambda t: t.replace(b'"anchored"', b'"agreement"')), ["H414"]),
         (change("eagle3-seal.json", lambda t: t[:-9]), ["H413"]),
+        (change("eagle3-seal.json", without_config), ["C233"]),
         (lambda folder: (folder / "eagle3-seal.json").unlink(), ["H413"]),
         (lambda folder: (folder / "eagle3-seal.json").write_text(pointer("2" * 64, 5)), ["H428"]),
         (lambda folder: (folder / "README.md").write_text("mine"), []),

@@ -290,6 +290,8 @@ ALLOWED = error("K103", "what was trained is lost").as_json() | {"allowed": True
         (lambda f: (f / seal.NAME).unlink(), "H413", "is not sealed"),
         (lambda f: (f / seal.NAME).write_text("{"), "H413", f"nothing can be read from its {seal.NAME}"),
         (lambda f: (f / "config.json").write_bytes(b"{}"), "C233", "config.json has 2 bytes"),
+        (edit(lambda d: d.update(files=[f for f in d["files"] if f["name"] != "config.json"])), "C233",
+         "config.json was not there"),
         (lambda f: (f / "model.safetensors").write_bytes(bytes((f / "model.safetensors").stat().st_size)), "C233",
          "model.safetensors has other contents"),
         (lambda f: (f / "model.safetensors").unlink(), "C233", "model.safetensors is gone"),

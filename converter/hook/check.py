@@ -79,8 +79,9 @@ class _Checker:
             except _NotHere as problem:
                 return Looked(folder, "sealed", findings=(_not_here(folder, str(problem)),))
             document = seal.read_seal(Path(place))
+        decides = {CONFIG, *weights_in(folder.files)}
         found = gate.may_leave(
-            document, self._listing(folder), weights_in(folder.files), folder.path, folder.policy.require, damaged=True
+            document, self._listing(folder), decides, folder.path, folder.policy.require, damaged=True
         )
         if any(f.code == "C233" for f in found):
             found += self._faults(folder)

@@ -35,6 +35,7 @@ from converter.source import CARRIED, SIGNATURE, open_source
 from converter.version import __version__
 
 SCHEMA = "eagle3-convert/push/1"
+_CONFIG = "config.json"
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,8 @@ def _gather(asked: Asked, checked: Report | None) -> Push:
     )
     if checked is not None:
         push.add(_spoken_against(checked, where))
-    listed = {f.name: seal.Listed(f.size, partial(getattr, f, "sha256")) for f in push.files}
+    listed = {name: file for name, file in seal.listing(folder).items() if name == _CONFIG}  # though no seal lists it
+    listed |= {f.name: seal.Listed(f.size, partial(getattr, f, "sha256")) for f in push.files}
     stated = {**push.sealed, "proof": {"level": push.level}}
     if document is not None or checked is None:
         push.add(_held(document and stated, listed, asked, push))
@@ -179,9 +181,9 @@ def _gather(asked: Asked, checked: Report | None) -> Push:
 def _held(
     document: Mapping[str, Any] | None, files: Mapping[str, seal.Listed], asked: Asked, push: Push
 ) -> list[Finding]:
-    """What the gate says. Files that are not sealed stay here, so none of them counts."""
+    """What the gate says. Files that are not sealed stay here, so none of them counts but the config."""
     damaged = document is None and (asked.folder / seal.NAME).exists()
-    found = gate.may_leave(document, files, (), str(asked.folder), asked.require, damaged)
+    found = gate.may_leave(document, files, (_CONFIG,), str(asked.folder), asked.require, damaged)
     if asked.require != "none":
         return found
     return [replace(f, severity="warning") if f.code == "H413" else f for f in found]
@@ -260,7 +262,7 @@ def _unsealed(folder: Path) -> list[str]:
     pickled = source.weights[0].suffix in ENDINGS
     index = PICKLE_INDEX if pickled else INDEX if source.checkpoint.sharded else ""
     indices = [index] if index and (folder / index).is_file() else []
-    return [*(p.name for p in source.weights), *indices, "config.json", *sorted(beside)]
+    return [*(p.name for p in source.weights), *indices, _CONFIG, *sorted(beside)]
 
 
 def _untold(document: Mapping[str, Any] | None, names: Sequence[str]) -> list[str]:
@@ -337,7 +339,7 @@ def _card(push: Push, there: There) -> bytes | None:
     existing = existing_card(folder)
     if existing is None and CARD in there.files:
         existing = there.read(CARD).decode("utf-8", "replace")
-    return card_text(push.sealed, existing, push.asked.to.repo, read_object(folder / "config.json")).encode()
+    return card_text(push.sealed, existing, push.asked.to.repo, read_object(folder / _CONFIG)).encode()
 
 
 def _former(there: There) -> set[str]:
