@@ -339,6 +339,13 @@ def test_a_gitignore_in_the_repository(world: World, folder: Path) -> None:
     assert head(world, "org/ignoring").keys() >= {p.name for p in folder.iterdir()}
 
 
+def test_a_seal_in_the_repository_that_is_none(world: World, folder: Path) -> None:
+    for number, text in enumerate((b"[" * 100_000, b"{", b"[]", b"\xff")):
+        world.hub.create(f"org/seal{number}", {seal.NAME: text})
+        assert push(world, folder, f"org/seal{number}").code == 0
+        assert head(world, f"org/seal{number}")[seal.NAME] == (folder / seal.NAME).read_bytes()
+
+
 def test_shards_of_pickles_go_with_their_index(world: World, tmp_path: Path) -> None:
     import torch
     from safetensors.torch import load_file
