@@ -16,6 +16,7 @@ from converter.findings import Finding, error
 from converter.hub.ids import HubId, also_an_id, hub_id
 from converter.hub.pull import pull
 from converter.hub.refusals import not_cached
+from converter.hub.secrets import masked
 from converter.hub.snapshot import two_meanings
 
 _PARTLY = ("F100", "F107", "F108", "F111")  # what a folder raises of which some files are missing
@@ -140,4 +141,5 @@ def not_there(given: str) -> InputError:
     if page is not None:
         revision = f"@{page[3]}" if page[3] else ""
         fix = f"did you mean hf://{page[1]}{revision}{page[4] or ''}?"
-    return InputError(error("F100", f"{given} does not exist", where=given, fix=(fix,)))
+    shown = masked(given)  # a URL, perhaps, as git has them
+    return InputError(error("F100", f"{shown} does not exist", where=shown, fix=(fix,)))

@@ -13,6 +13,7 @@ from converter.drafter.target import Target
 from converter.errors import InputError
 from converter.findings import Finding, error
 from converter.hub.ids import HubId, also_an_id, hub_id
+from converter.hub.secrets import masked
 from converter.hub.snapshot import CONFIG, cached, look_up, two_meanings
 from converter.rules.behaviours import Unreadable, rope_parameters_first
 from converter.tokenizer import token_ids
@@ -41,7 +42,8 @@ def read_target(path: Path, beside: Sequence[str] = ()) -> Target:
         name, where, notes = str(file.parent), str(file), two_meanings(str(path))
         folder = path if path.is_dir() else None
     else:
-        raise InputError(error("F100", f"the target {path} does not exist", where=str(path), fix=("check --target",)))
+        shown = masked(str(path))
+        raise InputError(error("F100", f"the target {shown} does not exist", where=shown, fix=("check --target",)))
     config = read_config(file)
     text = next((config[k] for k in _TEXT_CONFIGS if isinstance(config.get(k), Mapping)), config)
     architectures = config.get("architectures")

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import re
+from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import unquote
 
@@ -120,14 +121,17 @@ def _preupload(it: Handler, repo: str, revision: str) -> None:
     """How each file is to be sent, and what is there under its name."""
     repository = _open(it, repo)
     entries = repository.entries(it.commit_of(repository, revision))
-    files = []
-    for wanted in json.loads(it.body)["files"]:
+    files, asked = [], json.loads(it.body)
+    stored = entries.get(".gitignore")
+    ignored = repository.blob(stored.sha256).read_text() if stored is not None else ""
+    ignored = asked.get("gitIgnore", ignored)
+    for wanted in asked["files"]:
         base64.b64decode(wanted["sample"], validate=True)
         there = entries.get(wanted["path"])
         row = {"path": wanted["path"], "uploadMode": "lfs" if wanted["path"].endswith(LARGE) else "regular"}
         if there is not None:
             row["oid"] = there.sha256 if there.large else there.oid
-        files.append({**row, "shouldIgnore": False})
+        files.append({**row, "shouldIgnore": any(fnmatchcase(wanted["path"], line) for line in ignored.split())})
     it.send_json({"files": files})
 
 

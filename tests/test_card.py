@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 import shutil
 import stat
@@ -517,7 +518,7 @@ def test_the_command_prints_and_writes(measured: Sealed, tmp_path: Path) -> None
 def test_the_command_refuses(measured: Sealed, tmp_path: Path) -> None:
     def refused(code: int, said: str, *arguments: object) -> None:
         done = eagle3("card", *arguments)
-        assert done.returncode == code and said in done.stderr and done.stdout == ""
+        assert done.returncode == code and said in " ".join(done.stderr.split()) and done.stdout == ""
         assert "Traceback" not in done.stderr
 
     refused(1, "H413", DRAFTERS / "a_plain", "-o", tmp_path / "card.md")
@@ -525,6 +526,15 @@ def test_the_command_refuses(measured: Sealed, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(measured.folder, tmp_path / "out"))
     refused(2, "--repo drafter", folder, "--repo", "drafter")
     refused(4, "cannot write", folder, "-o", tmp_path / "nowhere" / "card.md")
+    mine = tmp_path / "mine"
+    mine.write_text("of this machine")
+    (folder / "README.md").symlink_to(mine)
+    refused(3, "H444", folder, "-o", folder / "README.md")
+    assert mine.read_text() == "of this machine"
+    (folder / "README.md").unlink()
+    os.mkfifo(folder / "README.md")
+    refused(3, "it is a pipe", folder)
+    (folder / "README.md").unlink()
     (folder / "README.md").write_bytes(b"\xff\xfe")
     refused(3, "F110", folder, "-o", folder / "README.md")
     assert (folder / "README.md").read_bytes() == b"\xff\xfe"

@@ -93,6 +93,12 @@ def change(name: str, edit: Callable[[bytes], bytes]) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_bytes(edit((folder / name).read_bytes())) and None  # type: ignore[func-returns-value]
 
 
+def without_config(text: bytes) -> bytes:
+    document = json.loads(text)
+    document["files"] = [row for row in document["files"] if row["name"] != "config.json"]
+    return json.dumps(document).encode()
+
+
 @pytest.mark.parametrize(
     ("edit", "expected"),
     [
@@ -106,6 +112,7 @@ def change(name: str, edit: Callable[[bytes], bytes]) -> Callable[[Path], None]:
         (lambda folder: (folder / "more.safetensors").write_text(pointer("1" * 64, 5)), ["C233"]),
         (change("eagle3-seal.json", lambda t: t.replace(b'"anchored"', b'"agreement"')), ["H414"]),
         (change("eagle3-seal.json", lambda t: t[:-9]), ["H415"]),
+        (change("eagle3-seal.json", without_config), ["C233"]),
         (lambda folder: (folder / "eagle3-seal.json").unlink(), ["H413"]),
         (lambda folder: (folder / "eagle3-seal.json").write_text(pointer("2" * 64, 5)), ["H428"]),
         (lambda folder: (folder / "README.md").write_text("mine"), []),
@@ -270,6 +277,24 @@ def test_a_policy_as_it_is_written() -> None:
     assert [p for p in (".", "old", "old/deep", "older", "x/a/b/y", "x/y", "new") if policy.ignores(p)] == [
         ".", "old", "old/deep", "x/a/b/y",
     ]  # fmt: skip
+
+
+def test_what_is_sent_counts_and_not_what_stands_for_it_here(clone: Clone, sealed: Path) -> None:
+    """git push sends objects as they are; replace refs and grafts stay here."""
+    folder = clone.add(sealed, "out")
+    whole = clone.commit()
+    contents = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(contents[:-1] + bytes([contents[-1] ^ 1]))
+    changed = clone.commit()
+    blobs = [said(clone.folder, "rev-parse", f"{commit}:out/model.safetensors") for commit in (changed, whole)]
+    git(clone.folder, "replace", *blobs)
+    assert codes(look(clone, before=whole)) == {"out": ["C233"]}
+    git(clone.folder, "replace", "-d", blobs[0])
+    (folder / "model.safetensors").write_bytes(contents)
+    last = clone.commit()
+    (clone / ".git/info/grafts").write_text(f"{last} {whole}\n")
+    git(clone.folder, "config", "advice.graftFileDeprecated", "false")
+    assert codes(look(clone, before=whole)) == {"out": [], f"out@{changed[:7]}": ["C233"]}
 
 
 # --- what a push brings ---------------------------------------------------------------------------------------

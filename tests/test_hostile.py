@@ -123,7 +123,7 @@ def test_tensor_names_that_differ_in_case_are_other_tensors(tmp_path: Path) -> N
     assert sorted(f.where for f in report.findings if f.code == "T101") == ["D2T", "FC.weight"]
 
 
-@pytest.mark.parametrize("where", ["key", "value", "deep value", "tokenizer key"])
+@pytest.mark.parametrize("where", ["key", "value", "deep value", "keys together", "tokenizer key"])
 def test_ten_megabytes_of_text_are_not_told(where: str, tmp_path: Path) -> None:
     long = "x" * 10_000_000
     more: dict[str, Any] = {
@@ -131,6 +131,8 @@ def test_ten_megabytes_of_text_are_not_told(where: str, tmp_path: Path) -> None:
         "value": {"speculators_version": long},
         "deep value": {"a": [[{"b": long}]]},
     }
+    for _ in range(90):
+        more["keys together"] = {"k" * 4000: more.get("keys together", 1)}  # dotted in findings and the seal
     source = drafter(tmp_path / "in", lambda config: config.update(more.get(where, {})))
     if where != "tokenizer key":
         with pytest.raises(InputError) as caught:
@@ -139,6 +141,18 @@ def test_ten_megabytes_of_text_are_not_told(where: str, tmp_path: Path) -> None:
         return
     (source / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {long: 1}}}))
     assert len(json.dumps(as_json(check(source, "vllm")))) < 100_000
+
+
+def test_a_chat_template_may_be_long(tmp_path: Path) -> None:
+    long = "x" * 1_000_000  # in the config of a target, or of a drafter that took it from there
+    source = drafter(tmp_path / "in", lambda config: config.update(chat_template=long))
+    target = Path(shutil.copytree(TARGET, tmp_path / "target"))
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**config, "chat_template": long}))
+    report = check(source, "vllm", target=target)
+    assert not errors(report) and len(json.dumps(as_json(report))) < 100_000
+    assert run(source, tmp_path / "out", target=target).outcome == "converted"
+    assert sum(p.stat().st_size for p in (tmp_path / "out").iterdir()) < 500_000
 
 
 def test_many_unknown_keys_are_counted(tmp_path: Path) -> None:

@@ -286,7 +286,7 @@ def test_a_pipe_in_the_folder_is_not_waited_for(name: str, tmp_path: Path) -> No
     source = copy_of("a_plain", tmp_path / "in")
     os.mkfifo(source / name)
     if name.endswith(".index.json"):
-        with pytest.raises(InputError, match="it is a pipe, not a file"):
+        with pytest.raises(InputError, match="it is a pipe or a device, not a file"):
             check(source, "vllm==0.33.0")
     else:
         assert errors(check(source, "vllm==0.33.0")) == []

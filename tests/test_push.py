@@ -148,6 +148,51 @@ def test_there_is_nothing_to_do_twice(world: World, folder: Path) -> None:
     assert commits(world.hub.repositories["org/first"]) == before
 
 
+@pytest.mark.parametrize("name", ["README.md", "LICENSE", "config.json", "eagle3-seal.sig"])
+@pytest.mark.parametrize("sealed", ["with digests", "by size", "not"])
+def test_a_link_out_of_the_folder_is_not_published(
+    sealed: str, name: str, world: World, folder: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine.json"
+    mine.write_text(json.dumps({"auths": "PRIVATE"}))
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(mine)
+    document = json.loads((folder / seal.NAME).read_text())
+    if sealed == "by size":
+        rows = [row for row in document["files"] if row["name"] != name]
+        document["files"] = [*rows, {"name": name, "size": mine.stat().st_size, "sha256": ""}]
+        (folder / seal.NAME).write_text(json.dumps(document))
+    elif sealed == "not":
+        (folder / seal.NAME).unlink()
+    done = push(world, folder, "org/linked", "--require", "none", "-v")
+    if sealed == "with digests" and name == "config.json":  # what it must hold is known
+        refused(done, 1, "C233")
+    elif done.code == 0:  # it does not go at all
+        assert (sealed, name) in (("with digests", "LICENSE"), ("not", "eagle3-seal.sig"))
+        assert name not in head(world, "org/linked")
+    else:
+        refused(done, 1, "H444", f"{name} is a link")
+    assert "PRIVATE" not in done.text
+    if "org/linked" in world.hub.repositories:
+        assert all(b"PRIVATE" not in data for data in head(world, "org/linked").values())
+
+
+def test_a_sealed_file_may_lie_elsewhere(world: World, folder: Path, tmp_path: Path) -> None:
+    (folder / "model.safetensors").rename(tmp_path / "weights")
+    (folder / "model.safetensors").symlink_to(tmp_path / "weights")
+    done = push(world, folder, "org/elsewhere")
+    assert done.code == 0 and head(world, "org/elsewhere")["model.safetensors"] == (tmp_path / "weights").read_bytes()
+
+
+def test_a_token_in_an_address_is_not_told(world: World, folder: Path) -> None:
+    """As git keeps it in the address of a remote."""
+    for address in (f"https://me:{OWNER}@huggingface.co/org/x", f"hf://me:{OTHER}@org/x"):
+        for words in (("push", folder, address, "--yes"), ("validate", address, "--json"), ("inspect", address),
+                      ("validate", folder, "--target", address, "--json"), ("seal", "verify", address)):  # fmt: skip
+            done = world(*words)
+            assert done.code in (2, 3) and "hf_" not in done.text and "***" in done.text, done.text
+
+
 def test_only_the_drafter_goes(world: World, folder: Path) -> None:
     for name in (".env", "notes.txt", "optimizer.pt", "stray.safetensors"):
         (folder / name).write_text(f"secret {name}")
@@ -249,6 +294,8 @@ ALLOWED = error("K103", "what was trained is lost").as_json() | {"allowed": True
     [
         (lambda f: (f / seal.NAME).unlink(), "H413", "org/never --target TARGET --sample SAMPLE"),
         (lambda f: (f / "config.json").write_bytes(b"{}"), "C233", "config.json has 2 bytes"),
+        (edit(lambda d: d.update(files=[f for f in d["files"] if f["name"] != "config.json"])), "C233",
+         "config.json was not there"),
         (lambda f: (f / "model.safetensors").write_bytes(bytes((f / "model.safetensors").stat().st_size)), "C233",
          "model.safetensors has other contents"),
         (lambda f: (f / "model.safetensors").unlink(), "C233", "model.safetensors is gone"),
@@ -292,6 +339,41 @@ def test_what_is_let_go_by_name(world: World, folder: Path) -> None:
     assert head(world, "org/bare").keys() == {"config.json", "model.safetensors", ".gitattributes"}
     (folder / "config.json").unlink()
     assert push(world, folder, "org/bare", "--require", "none").code == 3
+
+
+def test_a_gitignore_in_the_repository(world: World, folder: Path) -> None:
+    """By which the client would leave out files of the commit, without a word."""
+    world.hub.create("org/ignoring", {".gitignore": b"*.safetensors\nconfig.json\n"})
+    for words in ((), ("--revision", "dev"), ("--create-pr",)):
+        refused(push(world, folder, "org/ignoring", *words), 4, "H445", "leaves out model.safetensors, config.json")
+    repository = world.hub.repositories["org/ignoring"]
+    assert repository.refs.keys() == {"main"} and head(world, "org/ignoring").keys() == {".gitattributes", ".gitignore"}
+    repository.commit({".gitignore": b"*.log\n"})
+    assert push(world, folder, "org/ignoring").code == 0
+    assert head(world, "org/ignoring").keys() >= {p.name for p in folder.iterdir()}
+
+
+def test_a_seal_in_the_repository_that_is_none(world: World, folder: Path) -> None:
+    for number, text in enumerate((b"[" * 100_000, b"{", b"[]", b"\xff")):
+        world.hub.create(f"org/seal{number}", {seal.NAME: text})
+        assert push(world, folder, f"org/seal{number}").code == 0
+        assert head(world, f"org/seal{number}")[seal.NAME] == (folder / seal.NAME).read_bytes()
+
+
+def test_shards_of_pickles_go_with_their_index(world: World, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    tensors, folder = load_file(A / "model.safetensors"), tmp_path / "in"
+    folder.mkdir()
+    shutil.copy(A / "config.json", folder)
+    names = {n: f"pytorch_model-0000{i % 2 + 1}-of-00002.bin" for i, n in enumerate(tensors)}
+    for file in set(names.values()):
+        torch.save({n: t for n, t in tensors.items() if names[n] == file}, folder / file)
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": names}))
+    assert push(world, folder, "org/pickles", "--require", "none").code == 0
+    assert head(world, "org/pickles").keys() - {".gitattributes"} == {p.name for p in folder.iterdir()}
+    assert world("inspect", "org/pickles", token=OWNER).code == 0
 
 
 def test_checks_that_are_run_now(world: World, folder: Path) -> None:

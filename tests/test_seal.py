@@ -163,6 +163,9 @@ def test_what_is_masked_and_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None
     assert masked({"a": [f"{TOKEN} and", 1, None]}) == {"a": ["*** and", 1, None]}
     monkeypatch.setenv("HF_TOKEN", "a")  # found in every other word
     assert masked("drafter") == "drafter"
+    assert (
+        masked("https:/me:secret@host/x hf:/org/name@v1 org/name@v1") == "https:/***@host/x hf:/org/name@v1 org/name@v1"
+    )
 
 
 @pytest.mark.parametrize(("where", "file"), [

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ MAX_BYTES = 64_000_000  # an index of a million tensors is about this long
 DEEPEST = 100  # objects and lists within each other; configs have about 5, and serde_json, which engines use, takes 127
 _LONGEST_KEY = 4096  # characters; the longest names of tensors and of tokens have some hundred
 _LONGEST_TEXT = 20_000  # characters of a value in a config or a seal: it is told to people
+_TEMPLATE = "chat_template"  # some configs hold it; those of models with tools have more, and nobody is told them
 _MAX_MESSAGE = 300  # characters: what a stranger's file says must not flood the terminal
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -26,18 +28,10 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 def read_object(path: Path, pipe: bool = False) -> dict[str, Any]:
     """The JSON object in `path`. Raises InputError: F100 unreadable, F110 not a JSON object.
 
-    pipe  it may be one: in a folder, nobody writes to it, and reading it would never end
+    pipe  as `read_bounded` has it
     """
+    text = read_bounded(path, pipe)
     try:
-        if not pipe and path.is_fifo():
-            raise OSError(errno.EINVAL, "it is a pipe, not a file")
-        with path.open("rb") as file:
-            text = file.read(MAX_BYTES + 1)
-    except OSError as problem:
-        raise unreadable(path, problem) from problem
-    try:
-        if len(text) > MAX_BYTES:
-            raise ValueError(f"larger than {MAX_BYTES:,} bytes")
         document = parse(text)
         if not isinstance(document, dict):
             raise ValueError("it holds no JSON object")
@@ -46,25 +40,42 @@ def read_object(path: Path, pipe: bool = False) -> dict[str, Any]:
     return document
 
 
+def read_bounded(path: Path, pipe: bool = False) -> bytes:
+    """What is in a file of text. Raises InputError: F100 unreadable, F110 larger than MAX_BYTES.
+
+    pipe  it may be one, or a device: in a folder, nobody writes to it, and reading it would never end
+    """
+    try:
+        mode = path.stat().st_mode
+        if not (pipe or stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a folder says what it is
+            raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")
+        with path.open("rb") as file:
+            text = file.read(MAX_BYTES + 1)
+    except OSError as problem:
+        raise unreadable(path, problem) from problem
+    if len(text) > MAX_BYTES:
+        raise _not_json(path, f"larger than {MAX_BYTES:,} bytes")
+    return text
+
+
 def read_config(path: Path) -> dict[str, Any]:
-    """The JSON object in a config.json or a seal, whose values are told to people. Raises InputError as `read_object`
-    does.
+    """The JSON object in a config.json or a seal, whose values and keys are told to people. Raises InputError as
+    `read_object` does.
     """
     document = read_object(path)
-    longest = max(map(len, _texts(document)), default=0)
-    if longest > _LONGEST_TEXT:
-        raise _not_json(path, f"a value has {longest:,} characters, more than {_LONGEST_TEXT:,}")
-    return document
-
-
-def _texts(document: Any) -> Iterator[str]:
-    waiting = [document]
+    # With the characters of the keys that lead there, a dot behind each.
+    waiting: list[tuple[Any, int]] = [(document, 0)]
     while waiting:
-        node = waiting.pop()
-        if isinstance(node, str):
-            yield node
-        elif isinstance(node, dict | list):
-            waiting += node.values() if isinstance(node, dict) else node
+        node, above = waiting.pop()
+        if above > _LONGEST_KEY + 1:
+            raise _not_json(path, f"keys within each other have {above - 1:,} characters, more than {_LONGEST_KEY:,}")
+        if isinstance(node, str) and len(node) > _LONGEST_TEXT:
+            raise _not_json(path, f"a value has {len(node):,} characters, more than {_LONGEST_TEXT:,}")
+        if isinstance(node, dict):
+            waiting += [(part, above + len(key) + 1) for key, part in node.items() if key != _TEMPLATE]
+        elif isinstance(node, list):
+            waiting += [(part, above) for part in node]
+    return document
 
 
 def unreadable(path: Path, problem: OSError) -> InputError:

@@ -149,10 +149,11 @@ def _repository(given: str, revision: str) -> HubId:
 
     from converter.errors import UsageError
     from converter.hub.ids import also_an_id, hub_id
+    from converter.hub.secrets import masked
 
     named = hub_id(given) if given.startswith("hf:/") else also_an_id(given)
     if named is None:
-        raise UsageError(f"{given} names no repository on the Hub: expected org/name")
+        raise UsageError(f"{masked(given)} names no repository on the Hub: expected org/name")
     if named.path:
         raise UsageError(f"{given}: a drafter is pushed to the top of a repository, where engines look for it")
     if revision and named.revision not in ("", revision):

@@ -37,7 +37,9 @@ class Git:
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or Path()
         self.words = ["git", *(["-C", str(folder)] if folder is not None else [])]
-        self.environment = dict(os.environ) | {"LC_ALL": "C"}
+        # A push sends objects and histories as they are, not what replace refs and grafts show here in their place.
+        as_sent = {"GIT_NO_REPLACE_OBJECTS": "1", "GIT_GRAFT_FILE": f"{os.devnull}/none"}
+        self.environment = dict(os.environ) | {"LC_ALL": "C", **as_sent}
         if folder is not None:  # a hook's own repository must not stand in for the one named
             for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX"):
                 self.environment.pop(name, None)

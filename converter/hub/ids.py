@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from converter.errors import UsageError
+from converter.hub.secrets import masked
 
 _REPO = r"(?P<repo>(?!.*(?:--|\.\.))[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*)"
 _SHORT = re.compile(rf"{_REPO}(@(?P<revision>[\w./-]+))?", re.ASCII)
@@ -84,7 +85,7 @@ def hub_id(given: str | Path) -> HubId | None:
         match = _URI.fullmatch(text)
         parts = (match["path"] or "").strip("/").split("/") if match is not None else ["."]
         if match is None or (parts != [""] and {"", ".", ".."} & set(parts)):
-            raise UsageError(f"{text} names no model on the Hub: expected hf://org/name[@revision][/folder]")
+            raise UsageError(f"{masked(text)} names no model on the Hub: expected hf://org/name[@revision][/folder]")
         return HubId(match["repo"], unquote(match["revision"] or ""), "/".join(parts))
     match = _SHORT.fullmatch(text)
     if match is None or Path(text).exists() or _FILE.search(text):

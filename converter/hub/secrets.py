@@ -10,7 +10,7 @@ from typing import Any
 
 _MASK = "***"
 _SHORTEST = 8  # characters of a token; what is shorter is none, and would be found in words by chance
-_USER_AND_PASSWORD = re.compile(r"//[^/\s]+@")
+_USER_AND_PASSWORD = re.compile(r"(//|\w:/)[^/\s]+@")  # a path has one slash where the URL had two
 _OF_THE_HUB = re.compile(r"\bhf_(?:[A-Za-z0-9]{30,}|oauth_[\w.-]{20,})")  # anybody's
 
 
@@ -28,7 +28,7 @@ def _masked(value: Any, tokens: list[str]) -> Any:
     if isinstance(value, str):
         for token in tokens:
             value = value.replace(token, _MASK)
-        return _OF_THE_HUB.sub(_MASK, _USER_AND_PASSWORD.sub(f"//{_MASK}@", value))
+        return _OF_THE_HUB.sub(_MASK, _USER_AND_PASSWORD.sub(rf"\1{_MASK}@", value))
     if isinstance(value, dict):
         return {key: _masked(part, tokens) for key, part in value.items()}
     return [_masked(part, tokens) for part in value] if isinstance(value, (list, tuple)) else value

@@ -49,6 +49,18 @@ def no_card(named: HubId, words: str) -> SendError:
     )
 
 
+def left_out(named: HubId, names: Sequence[str]) -> SendError:
+    return _error(
+        named,
+        "H445",
+        f"the .gitignore of {named.repo} leaves out {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}",
+        why="the drafter would be there in part, so no commit was made",
+        fix=(
+            f"remove it, or these names from it: {endpoint()}/{named.repo}/blob/{named.revision or 'main'}/.gitignore",
+        ),
+    )
+
+
 def changed_meanwhile(named: HubId, path: Path) -> SendError:
     return _error(
         named,

@@ -23,7 +23,17 @@ from converter.hub.ids import HubId
 from converter.hub.patience import patiently
 from converter.hub.refusals import broken, endpoint, overloaded, status_of, transport_errors
 from converter.hub.secrets import unsigned
-from converter.hub.sending import changed_meanwhile, moved, no_branch, no_card, no_right, no_token, offline, refusal
+from converter.hub.sending import (
+    changed_meanwhile,
+    left_out,
+    moved,
+    no_branch,
+    no_card,
+    no_right,
+    no_token,
+    offline,
+    refusal,
+)
 from converter.hub.snapshot import CARD, LIBRARY, Snapshot
 
 if TYPE_CHECKING:
@@ -153,8 +163,8 @@ def send(
 ) -> Sent:
     """Commit `files` and the removal of `gone` on what `there` says is the head, or as a pull request to it.
 
-    A repository and a branch that are not there are created. Raises SendError H423 to H426, H442: the branch is then
-    as it was.
+    A repository and a branch that are not there are created. Raises SendError H423 to H426, H442, H445: the branch is
+    then as it was.
     """
     named = there.named
     with _quietly(), _explained(named, propose=there.exists and not create_pr) as state:
@@ -176,6 +186,10 @@ def send(
             for file in files:
                 if file.path is not None and Stamp.of(file.path) != file.seen:
                     raise changed_meanwhile(named, file.path)
+        # By the repository's .gitignore the client leaves files out of a commit, and does not say so.
+        ignored = [file.name for file in files if getattr(file.operation, "_should_ignore", False)]
+        if ignored:
+            raise left_out(named, ignored)
         if not create_pr and not there.branch:
             _branch(named, revision, there.commit)
             state.append(f"the branch {revision} was created, and is as {MAIN}")

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from converter import gate, seal
-from converter.checkpoint.jsonfile import read_config, reading, unreadable
+from converter.checkpoint.jsonfile import read_bounded, read_config, reading
+from converter.checkpoint.paths import real
+from converter.checks.carried import leads_out
 from converter.errors import InputError, UsageError
 from converter.findings import Finding, error
 from converter.hub.ids import also_an_id
@@ -81,12 +83,14 @@ def card_of_folder(folder: Path, repo: str) -> tuple[str, list[Finding]]:
 
 
 def existing_card(folder: Path) -> str | None:
-    """The README.md in a folder, its line ends as they are; None where there is none. Raises InputError F100, F110."""
+    """The README.md in a folder, its line ends as they are; None where there is none. Raises InputError F100, F110, and
+    H444 where it is a link out of the folder.
+    """
     file = folder / CARD
+    if leads_out(file):
+        raise InputError(link_out(file))
     try:
-        return file.read_bytes().decode() if file.exists() else None
-    except OSError as problem:
-        raise unreadable(file, problem) from problem
+        return read_bounded(file).decode() if file.exists() else None
     except UnicodeDecodeError as problem:
         raise InputError(
             error(
@@ -97,6 +101,18 @@ def existing_card(folder: Path) -> str | None:
                 fix=("save it as UTF-8, which is what the Hub reads",),
             )
         ) from problem
+
+
+def link_out(file: Path) -> Finding:
+    """H444 for a file that would be published."""
+    return error(
+        "H444",
+        f"{file.name} is a link that leads out of the folder",
+        where=str(file),
+        found=str(real(file)),
+        why="whoever made the folder would choose which file of this machine is published",
+        fix=("if it is meant: put a copy of the file in its place",),
+    )
 
 
 def _metadata(facts: Facts) -> dict[str, Any]:

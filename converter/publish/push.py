@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from converter import gate, seal
-from converter.checkpoint.jsonfile import dumped, parse, read_config, reading
+from converter.checkpoint.jsonfile import dumped, parse, read_bounded, read_config, reading
+from converter.checkpoint.pickled import ENDINGS
+from converter.checkpoint.pickled import INDEX as PICKLE_INDEX
 from converter.checkpoint.reader import INDEX
+from converter.checks.carried import leads_out
 from converter.errors import InputError
 from converter.findings import Finding, Level, counts, error, judge, some_of, stops
 from converter.hub.ids import HubId
@@ -24,13 +27,14 @@ from converter.hub.sending import changed_meanwhile
 from converter.hub.snapshot import CARD
 from converter.hub.upload import MAIN, Outgoing, Sent, There, look_there, outgoing, send
 from converter.proving import proof_json
-from converter.publish.card import card_text, existing_card
+from converter.publish.card import card_text, existing_card, link_out
 from converter.report.verdict import of_engine
 from converter.run import Report
 from converter.source import SIGNATURE, carried_files, open_source
 from converter.version import __version__
 
 SCHEMA = "eagle3-convert/push/1"
+_CONFIG = "config.json"
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,10 @@ def _gather(asked: Asked, checked: Report | None) -> Push:
     document, where = seal.sound_seal_of(folder), str(folder)
     names = _sealed(document) if document is not None else _unsealed(folder)
     push = Push(asked, checked=checked is not None, sealed=document or {})
+    foreign = [folder / name for name in _untold(document, names) if leads_out(folder / name)]
+    if foreign:  # not one of them is read
+        push.add([link_out(file) for file in foreign])
+        return push
     push.files = [outgoing(name, folder / name) for name in names if (folder / name).is_file()]
     if checked is None:
         push.level = gate.level_of(push.sealed)
@@ -170,7 +178,9 @@ def _gather(asked: Asked, checked: Report | None) -> Push:
 
 def _held(document: Mapping[str, Any] | None, push: Push) -> list[Finding]:
     """What the gate says of the files that would go; others stay here, so none of them counts."""
-    files = {f.name: seal.Listed(f.size, partial(getattr, f, "sha256")) for f in push.files}
+    here = seal.listing(push.asked.folder)
+    files = {_CONFIG: here[_CONFIG]} if _CONFIG in here else {}  # which a seal must list
+    files |= {f.name: seal.Listed(f.size, partial(getattr, f, "sha256")) for f in push.files}
     found = gate.may_leave(document, files, str(push.asked.folder), push.asked.require)
     if not push.checked:
         now = f"or run the checks now: {_with_a_sample(push.asked)}"
@@ -251,8 +261,16 @@ def _unsealed(folder: Path) -> list[str]:
     """What a folder without a seal has of a drafter."""
     source = open_source(str(folder.absolute()))
     beside = [p.name for p in carried_files(folder)]
-    index = [name for name in (INDEX,) if source.checkpoint.sharded and (folder / name).is_file()]
-    return [*(p.name for p in source.weights), *index, "config.json", *beside]
+    pickled = source.weights[0].suffix in ENDINGS
+    index = PICKLE_INDEX if pickled else INDEX if source.checkpoint.sharded else ""
+    indices = [index] if index and (folder / index).is_file() else []
+    return [*(p.name for p in source.weights), *indices, _CONFIG, *beside]
+
+
+def _untold(document: Mapping[str, Any] | None, names: Sequence[str]) -> list[str]:
+    """Names of the files that go without a digest in the seal that tells what must be in them."""
+    told = {row["name"] for row in (document or {"files": ()})["files"] if row["sha256"]}
+    return [name for name in dict.fromkeys((*names, seal.NAME, CARD)) if name not in told]
 
 
 def _seal_to_send(push: Push, document: Mapping[str, Any], checked: Report | None) -> Outgoing:
@@ -314,11 +332,11 @@ def _card(push: Push, there: There) -> bytes | None:
     """The card of a sealed drafter, around what its owner wrote; of another the user's own, if there is one."""
     folder = push.asked.folder
     if not push.sealed:
-        return (folder / CARD).read_bytes() if (folder / CARD).is_file() else None
+        return read_bounded(folder / CARD) if (folder / CARD).is_file() else None
     existing = existing_card(folder)
     if existing is None and CARD in there.files:
         existing = there.read(CARD).decode("utf-8", "replace")
-    return card_text(push.sealed, existing, push.asked.to.repo, read_config(folder / "config.json")).encode()
+    return card_text(push.sealed, existing, push.asked.to.repo, read_config(folder / _CONFIG)).encode()
 
 
 def _former(there: There) -> set[str]:

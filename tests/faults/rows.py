@@ -544,6 +544,8 @@ ELSEWHERE = {
     "H441": "tests.test_push::test_what_was_of_an_older_drafter_is_deleted",
     "H442": "tests.test_push::test_a_card_that_the_hub_does_not_take",
     "H443": "tests.test_push::test_only_the_drafter_goes",
+    "H444": "tests.test_push::test_a_link_out_of_the_folder_is_not_published",
+    "H445": "tests.test_push::test_a_gitignore_in_the_repository",
     "K125": "tests.test_engine_rules::test_what_was_written_is_held_against_what_was_meant",  # a writer's own mistake
     "K163": "tests.test_plugin::test_its_class_is_unknown_to_every_other_engine",  # the same
 }
