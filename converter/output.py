@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from converter import seal
 from converter.checkpoint.jsonfile import read_object
+from converter.checkpoint.leftovers import is_hidden
 from converter.checkpoint.paths import real
 from converter.checkpoint.reader import INDEX
 from converter.checkpoint.writer import OutputTensor, WrittenFile, writing
@@ -55,7 +56,8 @@ def check_out(given: Path, given_source: str, read: Sequence[Path] = (), *, forc
         raise UsageError(f"OUT {given} holds what IN's {linked[0].name} is a link to; IN is never written to")
     if not (given.is_symlink() or os.access(out, os.W_OK)):
         raise UsageError(f"OUT {given} may not be written to (its mode, or its owner); move it away first")
-    others = sorted(p.name for p in out.iterdir() if p.name not in sealed)
+    # A hidden file is of a run that was killed while it signed OUT.
+    others = sorted(p.name for p in out.iterdir() if p.name not in sealed and not is_hidden(p.name))
     if others:
         raise UsageError(
             f"OUT {given} holds files that eagle3-convert did not write: {', '.join(others[:5])}; move them away first"

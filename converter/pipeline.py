@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -406,12 +407,8 @@ def _write(report: Report, plan: Plan, progress: Progress, signer: Signer | None
         with reading(source.folder):
             config_sha256 = seal.sha256_of(source.folder / "config.json")
         source.assert_unchanged()
-        try:
+        with _reading_back(staging):
             _read_back(report, plan, staging.folder)
-        except InputError as problem:
-            if str(staging.folder) not in problem.finding.where:
-                raise
-            raise OutputError(f"cannot read what was written, and {request.out} is as it was: {problem}") from problem
         if report.refused:
             return
         report.sealed = seal.make_seal(
@@ -434,12 +431,24 @@ def _write(report: Report, plan: Plan, progress: Progress, signer: Signer | None
         )
         seal.write_json(staging.folder / seal.NAME, report.sealed)
         if signer is not None:
-            signer.sign(staging.folder, seal.must_be_signed(report.sealed), named=staging.out.name)
+            with _reading_back(staging):
+                signer.sign(staging.folder, seal.must_be_signed(report.sealed), named=staging.out.name)
         if request.force:
             _check_out_again(report)
         staging.commit(replace=request.force)
     report.seconds = time.monotonic() - started
     report.outcome = "converted"
+
+
+@contextmanager
+def _reading_back(staging: Staging) -> Iterator[None]:
+    """What cannot be read there was written badly: no fault of the input."""
+    try:
+        yield
+    except InputError as problem:
+        if str(staging.folder) not in problem.finding.where:
+            raise
+        raise OutputError(f"cannot read what was written, and {staging.out} is as it was: {problem}") from problem
 
 
 def _check_out_again(report: Report) -> None:

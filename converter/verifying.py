@@ -11,7 +11,7 @@ from typing import Any
 from converter import gate, seal
 from converter.checkpoint.header import read_header
 from converter.checkpoint.held import tensor_digests
-from converter.checkpoint.jsonfile import read_object
+from converter.checkpoint.jsonfile import read_object, reading
 from converter.errors import InputError
 from converter.findings import Finding, error, note, stops, warning
 from converter.hub.ids import HubId, hub_id
@@ -93,8 +93,13 @@ class _Place:
 def verify(given: str, trusted: Trusted | None = None) -> Verified:
     """Hold what lies in `given`, a folder or a name on the Hub, against its seal; `trusted`: who has to have signed it.
 
-    Raises InputError F100, H415 for a seal that cannot be read, what the Hub answers, and OutputError.
+    Raises InputError F100 for a file and H415 for a seal that cannot be read, what the Hub answers, and OutputError.
     """
+    with reading(Path(given)):
+        return _verify(given, trusted)
+
+
+def _verify(given: str, trusted: Trusted | None) -> Verified:
     named = hub_id(given)
     place = _here(given) if named is None else _on_the_hub(named)
     if seal.NAME not in place.names:

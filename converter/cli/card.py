@@ -28,9 +28,11 @@ def card_command(folder: Path, repo: str, out: Path | None) -> None:
 
     try:
         with interruptible():
+            from converter.checkpoint.jsonfile import reading
             from converter.publish.card import card_of_folder
 
-            card, found = card_of_folder(folder, repo)
+            with reading(folder):
+                card, found = card_of_folder(folder, repo)
             if card and out is not None:
                 from converter.checkpoint.whole import write_whole
 

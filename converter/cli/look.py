@@ -77,10 +77,11 @@ def inspect_command(
 
 def run_work(work: Callable[[], _T], mappings: tuple[Path, ...], as_json: bool) -> _T:
     """The result of `work`; ends the command with text, the error document and the exit code where there is none."""
+    from converter.checkpoint.jsonfile import reading
     from converter.errors import Eagle3Error
 
     try:
-        with interruptible():
+        with interruptible(), reading(Path.cwd()):
             from converter.rules import loading
 
             for path in mappings:

@@ -11,13 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.reliability.rooms import Command
+from tests.support import DRAFTERS
+from tests.test_signing import write_key
 
 
 @pytest.fixture(scope="session")
 def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    started = Command(tmp_path_factory.mktemp("command"))
+    folder = tmp_path_factory.mktemp("command")
+    report, keys = folder / "report.json", write_key(folder / "key.pem", ec.generate_private_key(ec.SECP256R1()))
+    started = Command(
+        folder,
+        ["convert", DRAFTERS / "a_plain", folder / "out", "--sign", keys.private],
+        ["seal", "sign", folder / "out", "--key", keys.private, "--force"],
+        ["validate", DRAFTERS / "a_plain", "--report", report, "-q"],
+        ["report", report, "-o", folder / "page.html"],
+    )
     yield started
     started.close()
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.reliability.rooms import Drafters, names
-from tests.support import ROOT, run
+from tests.support import ROOT
 
 pytestmark = pytest.mark.soak
 
@@ -71,7 +71,7 @@ def test_random_kills(before: str, drafters: Drafters, tmp_path: Path, record_pr
         figures["torn"] -= 1
         figures[state] += 1
         left += len(names(room)) > (state != "absent")
-        assert run(drafters.drafter, out, target=None, force=state != "absent").outcome == "converted"
+        drafters.convert(drafters.drafter, out, force=state != "absent")
         assert names(room) == ["out"]
         assert drafters.state(out) == "new"
         shutil.rmtree(out)
@@ -94,7 +94,7 @@ def test_runs_that_meet(drafters: Drafters, tmp_path: Path, record_property: Any
         assert not any("Traceback" in words for words, _ in said), said
         assert 0 in [code for _, code in said[1:]], said
         figures[drafters.state(room / "out")] += 1
-        assert run(drafters.drafter, room / "out", target=None, force=True).outcome == "converted"
+        drafters.convert(drafters.drafter, room / "out", force=True)
         assert names(room) == ["out"]
         shutil.rmtree(room)
     record_property("figures", ("three runs for one OUT, one killed", dict(figures)))
