@@ -129,7 +129,8 @@ def _what_is_read(report: Report) -> tuple[str, list[Path]]:
     """IN as the user named it, or its folder in the Hub's cache; and the files of it that are read."""
     source = report.source
     assert source is not None
-    files = [*source.weights, *(p for p in source.folder.iterdir() if p.is_file())]
+    with reading(source.folder):
+        files = [*source.weights, *(p for p in source.folder.iterdir() if p.is_file())]
     return str(source.folder) if source.commit else report.request.source, files
 
 

@@ -78,12 +78,12 @@ def write_weights(folder: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]
 class Drafters:
     """`drafter` is what is converted here; `old` is the sealed conversion of another one.
 
-    size    of the largest file of weights that is written (--max-shard-size), in bytes; 0: as they lie in IN
+    size    of the largest file of weights that is written (--max-shard-size), in bytes, whole KB; 0: as they lie in IN
     signed  with a key (--sign)
     """
 
     def __init__(self, folder: Path, size: int = 0, signed: bool = False, **form: int) -> None:
-        self.words: list[object] = ["--max-shard-size", f"{size}B"] if size else []
+        self.words: list[object] = ["--max-shard-size", f"{size // 1000}KB"] if size else []
         self._options: dict[str, Any] = {"target": None, "max_shard_size": size}
         self._keys = write_key(folder / "key.pem", ec.generate_private_key(ec.SECP256R1())) if signed else None
         if self._keys is not None:
@@ -190,14 +190,14 @@ class Ended:
 class Command:
     """The command `eagle3` in forks of a process that has the shim before its C library."""
 
-    def __init__(self, folder: Path, *ready: Sequence[object]) -> None:
+    def __init__(self, folder: Path, *ready: Sequence[object], **environment: str) -> None:
         """ready  commands that are run once, so that no later one waits for an import"""
         self._said, self._logs = folder / "said", folder / "calls"
         readied = json.dumps([list(map(str, words)) for words in ready])
         environment = {
             **os.environ, "LD_PRELOAD": str(build_shim(folder)), "READY": readied,
             "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "NO_COLOR": "1", "COLUMNS": "100",
-            "HF_HUB_OFFLINE": "1",
+            "HF_HUB_OFFLINE": "1", **environment,
         }  # fmt: skip
         self._server = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "tests.reliability.server"],
@@ -222,6 +222,12 @@ class Command:
         asked = {"words": [os.fsencode(os.fspath(w) if isinstance(w, Path) else str(w)).hex() for w in words]}
         return self._ask({**asked, "fault": fault, "block": block, "powerless": powerless,
                           "out": str(self._said), "environment": environment})  # fmt: skip
+
+    def kill(self, number: int) -> None:
+        """Send a signal to the run of this moment, if there is one."""
+        server = self._server.pid
+        for pid in Path(f"/proc/{server}/task/{server}/children").read_text().split():
+            os.kill(int(pid), number)
 
     def go_on(self, ended: Ended) -> Ended:
         os.kill(ended.stopped, 18)  # SIGCONT

@@ -6,7 +6,9 @@ stands still: its wait status. {"go_on": pid} after that waits again.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -66,5 +68,12 @@ if __name__ == "__main__":
     for words in json.loads(os.environ["READY"]):
         ended = eagle3(*words)
         assert ended.returncode == 0, ended
+    gc.freeze()
     serve()
-    cli.main()
+    try:
+        cli.main()
+    except SystemExit as end:  # as the interpreter ends, but for tearing down modules, which takes longer than a run
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
