@@ -408,10 +408,13 @@ def _write(report: Report, plan: Plan, progress: Progress, signer: Signer | None
         with reading(source.folder):
             config_sha256 = seal.sha256_of(source.folder / "config.json")
         source.assert_unchanged()
-        with _reading_back(staging):
+        with _reading_back(staging), reading(staging.folder):
             _read_back(report, plan, staging.folder)
         if report.refused:
             return
+        with reading(Path(request.wish.sample or source.folder)):
+            proof = proving.proof_json(report, request.digest)
+            fingerprint = fingerprint_at_hand(report.target_weights)
         report.sealed = seal.make_seal(
             command=request.command,
             serving={
@@ -425,10 +428,10 @@ def _write(report: Report, plan: Plan, progress: Progress, signer: Signer | None
             plan=plan,
             written=report.written,
             input_digests=input_digests,
-            proof=proving.proof_json(report, request.digest),
+            proof=proof,
             findings=report.findings,
             target={k: getattr(report.target, k) for k in ("name", "architecture", "layers", "commit")}
-            | {"fingerprint": fingerprint_at_hand(report.target_weights)},
+            | {"fingerprint": fingerprint},
         )
         seal.write_json(staging.folder / seal.NAME, report.sealed)
         if signer is not None:

@@ -16,7 +16,7 @@ import pytest
 from converter.checkpoint.reader import open_checkpoint
 from converter.source import SIGNATURE
 from tests.reliability.rooms import Command, Drafters, Ended, Point, names
-from tests.support import DRAFTERS, TARGET, eagle3
+from tests.support import DRAFTERS, SAMPLE, TARGET, eagle3
 
 pytestmark = pytest.mark.faults
 
@@ -144,7 +144,8 @@ def test_what_only_reads(command: Command, tmp_path: Path, record_property: Any)
 @pytest.fixture(scope="module")
 def heavy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
     folder = tmp_path_factory.mktemp("heavy")
-    started = Command(folder, sample_words(folder / "sample.safetensors"))
+    proved = ["convert", DRAFTER, folder / "out", "--target", TARGET, "--sample", SAMPLE]
+    started = Command(folder, sample_words(folder / "sample.safetensors"), proved)
     yield started
     started.close()
 
@@ -174,6 +175,28 @@ def test_a_sample(heavy: Command, tmp_path: Path, record_property: Any) -> None:
         assert names(folder) == [file.name], f"{point}: {again}"
         whole(file)
     record_property("figures", ("sample -o", dict(figures)))
+
+
+def test_a_sample_or_target_that_cannot_be_read(heavy: Command, tmp_path: Path, record_property: Any) -> None:
+    """EIO on what a conversion is proved with, up to its digests in the seal: exit 3, and no OUT."""
+    place, room = tmp_path / "place", tmp_path / "room"
+    place.mkdir()
+    sample = Path(shutil.copy(SAMPLE, place))
+    target = Path(shutil.copytree(TARGET, place / "target"))
+    words = ["convert", DRAFTER, room / "out", "--target", target, "--sample", sample]
+    room.mkdir()
+    points = [p for p in heavy.points(*words, under=[place]) if p.at <= 2 or p.at % 5 == 0]
+    assert {p.pattern for p in points} > {str(sample), str(target / "config.json")}
+    figures, problems = Counter[str](), list[str]()
+    for point in points:
+        shutil.rmtree(room)
+        room.mkdir()
+        ended = heavy.run(*words, fault=point.fails(errno.EIO))
+        figures["absent" if ended.code else "new"] += 1
+        if ended.code not in (0, 3) or "Traceback" in ended.said or names(room) != ["out"] * (ended.code == 0):
+            problems.append(f"{point}: {ended}")
+    assert not problems, "\n".join(problems)
+    record_property("figures", ("EIO on samples and targets", dict(figures)))
 
 
 # --- pickles --------------------------------------------------------------------------------------------------
