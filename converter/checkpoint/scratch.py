@@ -34,7 +34,8 @@ class Scratch:
             self._end = weakref.finalize(self, _end, self.folder, held, os.getpid())
 
     def close(self) -> None:
-        self._end()
+        with unbroken():
+            self._end()
 
 
 @contextmanager

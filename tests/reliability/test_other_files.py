@@ -274,7 +274,8 @@ def test_the_temporary_files_of_pickles(heavy: Command, pickled: Path, tmp_path:
         assert names(temporary) == [], point
         stopped = run(here.kills(signal.SIGTERM))
         figures["absent"] += 1
-        assert stopped.code == 130 and names(temporary) == [] and names(room) == [], f"{point}: {stopped}"
+        if not (stopped.code == -signal.SIGTERM and names(room) == ["out"]):  # else the command was at its end
+            assert stopped.code == 130 and names(temporary) == [] and names(room) == [], f"{point}: {stopped}"
         if point.call in ("copy", "write", "mkdir"):
             full = run(here.fails(errno.ENOSPC, times=0))
             figures["absent" if full.code else "new"] += 1
