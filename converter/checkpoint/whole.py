@@ -77,3 +77,4 @@ def _begin(place: Path) -> tuple[Path, int | None]:
             staged.unlink(missing_ok=True)
             raise
         # Another run's clean-up came between: take another name.
+        staged.unlink(missing_ok=True)
