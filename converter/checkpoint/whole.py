@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 
 from converter.checkpoint.leftovers import WRITING, Held, hidden_name, leftovers, lock, remove_if_left, sync, unlock
 from converter.signals import unbroken
+
+_TRIES = 100
 
 
 def write_whole(path: Path, data: str | Iterable[bytes | memoryview]) -> None:
@@ -64,7 +67,7 @@ def _mode(path: Path) -> int | None:
 
 def _begin(place: Path) -> tuple[Path, int | None]:
     """An empty file under a hidden name, and its lock."""
-    while True:
+    for _ in range(_TRIES):
         staged = place.parent / hidden_name(place, WRITING)
         staged.touch(exist_ok=False)
         try:
@@ -78,3 +81,4 @@ def _begin(place: Path) -> tuple[Path, int | None]:
             raise
         # Another run's clean-up came between: take another name.
         staged.unlink(missing_ok=True)
+    raise OSError(errno.EBUSY, "other runs keep removing what is written there", str(place))
