@@ -73,11 +73,13 @@ dist-check: $(READY)
 # Where files lie while they are tested: in memory, where the system has such a folder.
 MEMORY := $(firstword $(wildcard /dev/shm) $(TMPDIR) .)
 
-# A fault at every step of a conversion, every block and every 1/50 of OUT; needs a C compiler. Ends with a table.
+# A fault at every step of a conversion, every block and every 1/50 of OUT; needs a C compiler. FAULTS_EVERY=5 takes every
+# fifth. Ends with a table.
 test-faults: $(READY)
 	TMPDIR=$(MEMORY) HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m faults tests/reliability
 
-# Random kills and runs that meet, for long; SOAK_KILLS says how many kills (200). Ends with a table.
+# Random kills, runs that meet and pushes that are cut, for long; SOAK_KILLS and SOAK_PUSHES say how many (200 each),
+# SOAK_SEED which. Ends with a table.
 soak: $(READY)
 	TMPDIR=$(MEMORY) HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m soak tests/reliability
 

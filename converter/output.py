@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from converter import seal
-from converter.checkpoint.jsonfile import read_object
+from converter.checkpoint.jsonfile import read_object, reading
+from converter.checkpoint.leftovers import is_hidden
 from converter.checkpoint.paths import real
 from converter.checkpoint.reader import INDEX
 from converter.checkpoint.writer import OutputTensor, WrittenFile, writing
@@ -32,14 +33,17 @@ class Progress(Protocol):
 
 
 def check_out(given: Path, given_source: str, read: Sequence[Path] = (), *, force: bool) -> None:
-    """Raises UsageError where OUT may not be written: it exists, or lies in IN, or IN or one of its files in it.
+    """Raises UsageError where OUT may not be written: it exists, or lies in IN, or IN or one of its files in it; and
+    InputError F100 where IN cannot be looked at.
 
     read  the files of IN, which may be links to elsewhere
     """
     out, source = real(given), real(Path(given_source))
     if any(_same(out, place) for place in (source, *source.parents)):
         raise UsageError(f"OUT {given} is or holds IN {given_source}; IN is never written to")
-    if source.is_dir() and any(_same(source, place) for place in out.parents):
+    with reading(source):
+        is_folder = source.is_dir()
+    if is_folder and any(_same(source, place) for place in out.parents):
         raise UsageError(f"OUT {given} lies inside IN {given_source}; IN is never written to")
     if given.is_symlink() and not force:
         raise UsageError(f"OUT {given} is a link to {out}; give that folder itself, or replace the link with --force")
@@ -55,7 +59,8 @@ def check_out(given: Path, given_source: str, read: Sequence[Path] = (), *, forc
         raise UsageError(f"OUT {given} holds what IN's {linked[0].name} is a link to; IN is never written to")
     if not (given.is_symlink() or os.access(out, os.W_OK)):
         raise UsageError(f"OUT {given} may not be written to (its mode, or its owner); move it away first")
-    others = sorted(p.name for p in out.iterdir() if p.name not in sealed)
+    # A hidden file is of a run that was killed while it signed OUT.
+    others = sorted(p.name for p in out.iterdir() if p.name not in sealed and not is_hidden(p.name))
     if others:
         raise UsageError(
             f"OUT {given} holds files that eagle3-convert did not write: {', '.join(others[:5])}; move them away first"

@@ -10,13 +10,13 @@ import base64
 import contextlib
 import io
 import re
-import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from converter.checkpoint.jsonfile import parse, read_object, shortened
+from converter.checkpoint.jsonfile import parse, read_object, reading, shortened
+from converter.checkpoint.whole import replacing
 from converter.errors import InputError, OutputError, UsageError
 from converter.findings import Finding, error
 from converter.hub.snapshot import CARD
@@ -49,16 +49,13 @@ class Signer:
         """Write the signature of the files `names` into `folder`, whole or not at all. `named`: what the folder is
         called in it, where that is not its name.
 
-        Raises OutputError where sigstore refuses or cannot be reached, and OSError.
+        Raises InputError F100 for a file that cannot be read, OutputError where sigstore refuses or cannot be reached,
+        and OSError.
         """
-        staged = folder / f".{SIGNATURE}-{secrets.token_hex(6)}"
         self.config.set_hashing_config(_Digests(tuple(names), named))
-        try:
-            with _sigstore_explained("sign") if self.online else contextlib.nullcontext():
-                self.config.sign(folder, staged)
-            staged.replace(folder / SIGNATURE)
-        finally:
-            staged.unlink(missing_ok=True)
+        explained = _sigstore_explained("sign") if self.online else contextlib.nullcontext()
+        with replacing(folder / SIGNATURE) as staged, explained:
+            self.config.sign(folder, staged)
 
 
 @dataclass(frozen=True)
@@ -161,7 +158,8 @@ class _Digests:
 
         config = hashing.Config().set_ignored_paths(paths=[n for n in _BESIDE if n not in self.names])
         config.set_allow_symlinks(True)
-        found = config.hash(folder, files_to_hash=[folder / name for name in self.names])
+        with reading(folder):
+            found = config.hash(folder, files_to_hash=[folder / name for name in self.names])
         form = manifest.SerializationType.from_args(found.serialization_type)
         items = [form.new_item(file.identifier, file.digest) for file in found.resource_descriptors()]
         return manifest.Manifest(self.named or found.model_name, items, form)

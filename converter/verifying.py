@@ -90,7 +90,7 @@ class _Place:
 def verify(given: str, trusted: Trusted | None = None) -> Verified:
     """Hold what lies in `given`, a folder or a name on the Hub, against its seal; `trusted`: who has to have signed it.
 
-    Raises InputError F100, H415 for a seal that cannot be read, what the Hub answers, and OutputError.
+    Raises InputError F100 for a file and H415 for a seal that cannot be read, what the Hub answers, and OutputError.
     """
     with reading(Path(given)):
         return _verified(given, trusted)

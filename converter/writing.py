@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from converter import proving, seal
@@ -28,7 +30,8 @@ def what_is_read(report: Report) -> tuple[str, list[Path]]:
     """IN as the user named it, or its folder in the Hub's cache; and the files of it that are read."""
     source = report.source
     assert source is not None
-    files = [*source.weights, *(p for p in source.folder.iterdir() if p.is_file())]
+    with reading(source.folder):
+        files = [*source.weights, *(p for p in source.folder.iterdir() if p.is_file())]
     return str(source.folder) if source.commit else report.request.source, files
 
 
@@ -57,14 +60,13 @@ def write(report: Report, plan: Plan, progress: Progress, signer: Signer | None)
         with reading(source.folder):
             config_sha256 = seal.sha256_of(source.folder / "config.json")
         source.assert_unchanged()
-        try:
+        with _reading_back(staging), reading(staging.folder):
             _read_back(report, plan, staging.folder)
-        except InputError as problem:
-            if str(staging.folder) not in problem.finding.where:
-                raise
-            raise OutputError(f"cannot read what was written, and {request.out} is as it was: {problem}") from problem
         if report.refused:
             return
+        with reading(Path(request.wish.sample or source.folder)):
+            proof = proving.proof_json(report, request.digest)
+            fingerprint = fingerprint_at_hand(report.target_weights)
         report.sealed = seal.make_seal(
             command=request.command,
             serving={
@@ -78,19 +80,31 @@ def write(report: Report, plan: Plan, progress: Progress, signer: Signer | None)
             plan=plan,
             written=report.written,
             input_digests=input_digests,
-            proof=proving.proof_json(report, request.digest),
+            proof=proof,
             findings=report.findings,
             target={k: getattr(report.target, k) for k in ("name", "architecture", "layers", "commit")}
-            | {"fingerprint": fingerprint_at_hand(report.target_weights)},
+            | {"fingerprint": fingerprint},
         )
         seal.write_json(staging.folder / seal.NAME, report.sealed)
         if signer is not None:
-            signer.sign(staging.folder, seal.must_be_signed(report.sealed), named=staging.out.name)
+            with _reading_back(staging):
+                signer.sign(staging.folder, seal.must_be_signed(report.sealed), named=staging.out.name)
         if request.force:
             _check_out_again(report)
         staging.commit(replace=request.force)
     report.seconds = time.monotonic() - started
     report.outcome = "converted"
+
+
+@contextmanager
+def _reading_back(staging: Staging) -> Iterator[None]:
+    """What cannot be read there was written badly: no fault of the input."""
+    try:
+        yield
+    except InputError as problem:
+        if str(staging.folder) not in problem.finding.where:
+            raise
+        raise OutputError(f"cannot read what was written, and {staging.out} is as it was: {problem}") from problem
 
 
 def _check_out_again(report: Report) -> None:

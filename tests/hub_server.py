@@ -258,6 +258,9 @@ class Handler(BaseHTTPRequestHandler):
         hub.asked.append(asked)
         self.fault = hub.fault(asked)
         self.body = self.received() if self.command == "POST" else b""
+        if self.command == "POST" and len(self.body) < int(self.headers.get("Content-Length") or 0):
+            self.close_connection = True  # the client is gone
+            return
         try:
             if self.fault is not None and self.fault.status:
                 self.received()

@@ -503,6 +503,24 @@ def test_a_connection_that_breaks(world: World, folder: Path) -> None:
     assert done.code == 0 and commits(repository) == before + 1, done.text
     assert f"/org/cut/commit/{repository.refs['main']}" in done.stdout
 
+    # Nor is the Hub there to be asked: whether it was done is not known, and nothing else is said.
+    (folder / "README.md").write_text("# Twice\n")
+    before, api = commits(repository), "/api/models/org/cut"
+    away = Fault(f"{api}/revision", 503, retry_after="0", times=9)
+    world.hub.faults = [
+        Fault("/commit/", method="POST", do=lambda: world.hub.faults.append(away), lost=True),
+        Fault("/commit/", 500, method="POST", times=2),
+    ]
+    done = push(world, folder, "org/cut")
+    refused(done, 4, "H425", "did not answer the commit", "hether it was made is not known")
+    assert "othing was committed" not in done.text and commits(repository) == before + 1
+    world.hub.faults = []
+    assert push(world, folder, "org/cut").stdout.startswith("nothing to do")
+    (folder / "README.md").write_text("# Thrice\n")
+    world.hub.faults = [Fault("/commit/", method="POST", lost=True)]
+    done = push(world, folder, "org/cut", "--create-pr")
+    refused(done, 4, "H425", "hether the pull request was opened is not known", "org/cut/discussions")
+
     # A URL of the storage that is too old.
     world.hub.faults = [Fault("/upload/org/late", 403, words="Request has expired", method="PUT")]
     refused(push(world, folder, "org/late"), 4, "H425", "storage", "Request has expired", "Nothing was committed")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -117,7 +116,7 @@ class Parts:
         write_whole(self.folder / _MERGED, json.dumps([stat.st_dev, stat.st_ino]))
         staged.replace(out)
         sync(out.parent)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        _remove(self.folder)
         return written.size
 
 
@@ -127,7 +126,20 @@ def remove_finished(out: Path) -> None:
     with suppress(OSError, ValueError):
         stat = out.stat()
         if json.loads(merged.read_text(encoding="utf-8")) == [stat.st_dev, stat.st_ino]:
-            shutil.rmtree(merged.parent, ignore_errors=True)
+            _remove(merged.parent)
+    if out.is_file():
+        with suppress(OSError):  # only where nothing more is left of it
+            merged.parent.rmdir()
+
+
+def _remove(folder: Path) -> None:
+    """Last what tells that the rest is no longer needed: a run that is killed here leaves it to the next."""
+    with suppress(OSError):
+        for file in folder.iterdir():
+            if file.name != _MERGED:
+                file.unlink()
+        (folder / _MERGED).unlink()
+        folder.rmdir()
 
 
 def part_folder(out: Path) -> Path:

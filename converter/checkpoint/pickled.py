@@ -135,7 +135,7 @@ def _private(file: Path) -> Path:
     global _copied
     stamp = Stamp.of(file)
     if _copied is None or _copied[:2] != (file, stamp):
-        _copied = None
+        _forget()
         scratch = Scratch()
         with writing_to_scratch():
             copy_file(file, scratch.folder / "pickle")
@@ -144,7 +144,10 @@ def _private(file: Path) -> Path:
 
 
 def _forget() -> None:
+    """Remove the copy here, where a signal ends the command: one that comes in a finalizer would be lost."""
     global _copied
+    if _copied is not None:
+        _copied[2].close()
     _copied = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
@@ -15,6 +16,7 @@ from converter.errors import OutputError
 from converter.signals import unbroken
 
 PREFIX = "eagle3-pickle-"
+_TRIES = 100
 
 
 class Scratch:
@@ -24,17 +26,21 @@ class Scratch:
         """Raises OutputError where there can be none."""
         with unbroken(), writing_to_scratch():
             _clean()
-            while True:
+            for _ in range(_TRIES):
                 self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
                 with suppress(Held):
                     held = lock(self.folder)
                     if self.folder.exists():
                         break
                     unlock(held)
+                remove(self.folder)
+            else:
+                raise OSError(errno.EBUSY, "other runs keep removing what is written there")
             self._end = weakref.finalize(self, _end, self.folder, held, os.getpid())
 
     def close(self) -> None:
-        self._end()
+        with unbroken():
+            self._end()
 
 
 @contextmanager

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from converter.checkpoint.leftovers import WRITING, Held, hidden_name, leftovers, lock, remove_if_left, sync, unlock
 from converter.errors import OutputError
 from converter.signals import unbroken
+
+_TRIES = 100
 
 
 def write_whole(path: Path, data: str | Iterable[bytes | memoryview]) -> None:
@@ -25,26 +28,35 @@ def write_whole(path: Path, data: str | Iterable[bytes | memoryview]) -> None:
             for piece in pieces:
                 file.write(piece)
         return
-    with unbroken():
-        for left in leftovers(place, WRITING):
-            remove_if_left(left)
-        staged, held = _begin(place)
-        try:
-            with staged.open("r+b") as file:
-                for piece in pieces:
-                    file.write(piece)
-                file.flush()
-                os.fsync(file.fileno())
+    with unbroken(), replacing(place) as staged, staged.open("r+b") as file:
+        for piece in pieces:
+            file.write(piece)
+
+
+@contextmanager
+def replacing(place: Path) -> Iterator[Path]:
+    """An empty file beside `place`, no link, which takes its place at the end of the block, or goes. Raises OSError."""
+    mode = _mode(place)
+    begun: list[tuple[Path, int | None]] = []
+    try:
+        with unbroken():
+            for left in leftovers(place, WRITING):
+                remove_if_left(left)
+            begun.append(_begin(place))
+        [(staged, _)] = begun
+        yield staged
+        with unbroken():
+            sync(staged)
             if mode is not None:
                 staged.chmod(stat.S_IMODE(mode))
             staged.replace(place)
-        except BaseException:
-            with suppress(OSError):
-                staged.unlink()
-            raise
-        finally:
-            unlock(held)
-        sync(place.parent)
+    finally:
+        with unbroken():
+            for staged, held in begun:
+                with suppress(OSError):  # it has taken its place
+                    staged.unlink()
+                unlock(held)
+    sync(place.parent)
 
 
 def write_output(path: Path, text: str) -> None:
@@ -64,7 +76,7 @@ def _mode(path: Path) -> int | None:
 
 def _begin(place: Path) -> tuple[Path, int | None]:
     """An empty file under a hidden name, and its lock."""
-    while True:
+    for _ in range(_TRIES):
         staged = place.parent / hidden_name(place, WRITING)
         staged.touch(exist_ok=False)
         try:
@@ -77,3 +89,5 @@ def _begin(place: Path) -> tuple[Path, int | None]:
             staged.unlink(missing_ok=True)
             raise
         # Another run's clean-up came between: take another name.
+        staged.unlink(missing_ok=True)
+    raise OSError(errno.EBUSY, "other runs keep removing what is written there", str(place))

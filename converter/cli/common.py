@@ -42,20 +42,20 @@ def fail(code: int, message: str) -> NoReturn:
 
 def run_work(work: Callable[[], _T], mappings: tuple[Path, ...] = (), as_json: bool = False) -> _T:
     """The result of `work`; ends the command with text, the error document and the exit code where there is none."""
+    from converter.checkpoint.jsonfile import reading
     from converter.errors import Eagle3Error
 
     try:
-        with interruptible():
+        with interruptible(), reading(Path()):
             if mappings:
                 from converter.rules import loading
 
                 for path in mappings:
                     loading.add(path)
             return work()
-    except (Eagle3Error, OSError) as problem:
-        failure = failure_of(problem)
-        say_failure(failure, as_json)
-        sys.exit(failure.exit_code)
+    except Eagle3Error as problem:
+        say_failure(problem, as_json)
+        sys.exit(problem.exit_code)
     except KeyboardInterrupt:
         fail(130, "interrupted")
 

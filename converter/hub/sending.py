@@ -84,6 +84,18 @@ def moved(named: HubId, before: str, now: str, problem: BaseException) -> SendEr
     )
 
 
+def unanswered(named: HubId, problem: BaseException, create_pr: bool) -> SendError:
+    """What was sent last may have been carried out."""
+    what, where = ("the pull request was opened", "discussions") if create_pr else ("it was made", "commits")
+    return _error(
+        named,
+        "H425",
+        f"{named.repo}: {endpoint()} did not answer the commit: {server_words(problem)}",
+        why=f"whether {what} is not known; the branch is as it was, or has all of it",
+        fix=(f"see {endpoint()}/{named.repo}/{where}", _AGAIN),
+    )
+
+
 def refusal(
     named: HubId, problem: BaseException, state: Sequence[str], message: str = "", propose: bool = False
 ) -> OutputError:

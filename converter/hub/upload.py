@@ -33,6 +33,7 @@ from converter.hub.sending import (
     no_token,
     offline,
     refusal,
+    unanswered,
 )
 from converter.hub.snapshot import CARD, LIBRARY, Snapshot
 
@@ -267,24 +268,40 @@ def _commit(
         *(CommitOperationDelete(name, is_folder=False) for name in gone),
         *(file.operation for file in files),
     ]
-    tries = 0
+    lost = False  # an answer: it may have been made
 
     def commit() -> Sent:
-        nonlocal tries
-        tries += 1
-        info = HfApi(**LIBRARY).create_commit(
-            named.repo, operations, commit_message=message, revision=revision, parent_commit=parent, create_pr=create_pr
-        )
+        nonlocal lost
+        try:
+            info = HfApi(**LIBRARY).create_commit(
+                named.repo,
+                operations,
+                commit_message=message,
+                revision=revision,
+                parent_commit=parent,
+                create_pr=create_pr,
+            )
+        except transport_errors() as problem:
+            status = status_of(problem)
+            lost = lost or not status or (status >= 500 and not _busy(problem))
+            raise
         return Sent(info.pr_url or info.commit_url, info.oid, info.pr_revision or revision)
 
     try:
         # A pull request would be opened twice where the answer to the first attempt was lost.
         return patiently(commit, _busy if create_pr else _passing)
     except transport_errors() as problem:
-        if status_of(problem) not in (409, 412):
+        if not lost and status_of(problem) not in (409, 412):
             raise
-        now = look_there(named)
-        if tries > 1 and now.commit != parent and _is(now, files, gone):  # its answer was lost
+        if create_pr:
+            raise unanswered(named, problem, create_pr) from problem
+        try:
+            now = look_there(named)
+        except SendError:
+            raise unanswered(named, problem, create_pr) from problem
+        if now.commit == parent:
+            raise
+        if lost and _is(now, files, gone):
             return Sent(f"{endpoint()}/{named.repo}/commit/{now.commit}", now.commit, revision)
         raise moved(named, parent, now.commit, problem) from problem
 

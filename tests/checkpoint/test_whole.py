@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from converter.checkpoint import leftovers, staging
+from converter.checkpoint import leftovers, staging, whole
 from converter.checkpoint.scratch import Scratch
 from converter.checkpoint.staging import Staging
 from converter.checkpoint.whole import write_whole
@@ -68,6 +68,16 @@ def test_what_killed_runs_left_goes_and_what_others_write_stays(tmp_path: Path) 
     write_whole(tmp_path / "file", "new")
     assert names(tmp_path) == [others.name, "file"]
     leftovers.unlock(held)
+
+
+def test_a_lock_that_is_always_held_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def held(path: Path) -> int:
+        raise leftovers.Held
+
+    monkeypatch.setattr(whole, "lock", held)
+    with pytest.raises(OSError, match="other runs keep removing"):
+        write_whole(tmp_path / "file", "new")
+    assert names(tmp_path) == []
 
 
 def test_a_signal_waits_for_the_end_of_the_block() -> None:

@@ -11,13 +11,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.reliability.rooms import Command
+from tests.support import DRAFTERS
+from tests.test_signing import write_key
+
+# Of random faults (make soak): the same seed draws the same ones.
+SEED = os.environ.get("SOAK_SEED", "2026")
 
 
 @pytest.fixture(scope="session")
 def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    started = Command(tmp_path_factory.mktemp("command"))
+    folder = tmp_path_factory.mktemp("command")
+    report, keys = folder / "report.json", write_key(folder / "key.pem", ec.generate_private_key(ec.SECP256R1()))
+    started = Command(
+        folder,
+        ["convert", DRAFTERS / "a_plain", folder / "out", "--sign", keys.private],
+        ["seal", "sign", folder / "out", "--key", keys.private, "--force"],
+        ["validate", DRAFTERS / "a_plain", "--report", report, "-q"],
+        ["report", report, "-o", folder / "page.html"],
+    )
     yield started
     started.close()
 
@@ -34,7 +48,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if not rows:
         return
     say = terminalreporter.write_line
-    say(f"\n{date.today()}, {platform.system()} {platform.release()}, {os.cpu_count()} cores, {_file_system()}")
+    seed = f", SOAK_SEED={SEED}" if any("random" in what for what in rows) else ""
+    system, load = f"{platform.system()} {platform.release()}", f"load {os.getloadavg()[1]:.1f}"
+    say(f"\n{date.today()}, {system}, {os.cpu_count()} cores, {load}, {_file_system()}{seed}")
     say("| what | runs | OUT absent | old | new | torn |\n|---|---|---|---|---|---|")
     for what, found in sorted(rows.items()):
         states = [found[s] for s in ("absent", "old", "new")]

@@ -16,11 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from converter import seal
 from converter.checkpoint.header import TensorInfo, build_header
 from converter.checkpoint.reader import INDEX, SINGLE, open_checkpoint
+from converter.signing import check_signature, open_trusted
+from converter.source import SIGNATURE
 from tests.support import DRAFTERS, ROOT, run
+from tests.test_signing import write_key
 
 # --- drafters -----------------------------------------------------------------------------------------------
 
@@ -72,18 +76,32 @@ def write_weights(folder: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]
 
 
 class Drafters:
-    """`drafter` is what is converted here; `old` is the sealed conversion of another one."""
+    """`drafter` is what is converted here; `old` is the sealed conversion of another one.
 
-    def __init__(self, folder: Path, **form: int) -> None:
+    size    of the largest file of weights that is written (--max-shard-size), in bytes, whole KB; 0: as they lie in IN
+    signed  with a key (--sign)
+    """
+
+    def __init__(self, folder: Path, size: int = 0, signed: bool = False, **form: int) -> None:
+        self.words: list[object] = ["--max-shard-size", f"{size // 1000}KB"] if size else []
+        self._options: dict[str, Any] = {"target": None, "max_shard_size": size}
+        self._keys = write_key(folder / "key.pem", ec.generate_private_key(ec.SECP256R1())) if signed else None
+        if self._keys is not None:
+            self.words += ["--sign", self._keys.private]
+            self._options["sign"] = str(self._keys.private)
         self.drafter = make_drafter(folder / "in", 1, **form)
         make_drafter(folder / "another", 2, **form)
         for drafter in (self.drafter, folder / "another"):  # a file that goes along
             (drafter / "LICENSE").write_text("Apache License, Version 2.0\n" * 400)
         self.old, self.new = folder / "old", folder / "new"
-        assert run(folder / "another", self.old, target=None).outcome == "converted"
-        assert run(self.drafter, self.new, target=None).outcome == "converted"
+        self.convert(folder / "another", self.old)
+        self.convert(self.drafter, self.new)
         self.digests = {"old": weights(self.old), "new": weights(self.new)}
         self.before, self.stamps = tree(self.drafter), stamps(self.drafter)
+
+    def convert(self, source: Path, out: Path, force: bool = False) -> None:
+        """In this process, without a fault."""
+        assert run(source, out, force=force, **self._options).outcome == "converted"
 
     def put_old(self, out: Path) -> None:
         """Hard links, so that it costs nothing; a write into them would show at the end."""
@@ -94,7 +112,12 @@ class Drafters:
         if not os.path.lexists(out):
             return "absent"
         document = json.loads((out / seal.NAME).read_text())
-        assert {p.name for p in out.iterdir()} == {seal.NAME, *(f["name"] for f in document["files"])}
+        listed = {seal.NAME, *(f["name"] for f in document["files"])}
+        if self._keys is not None:
+            trusted = open_trusted(str(self._keys.public))
+            assert check_signature(out, seal.must_be_signed(document), trusted, "OUT") == []
+            listed.add(SIGNATURE)
+        assert set(names(out)) == listed
         for file in document["files"]:
             assert (out / file["name"]).stat().st_size == file["size"]
             assert seal.sha256_of(out / file["name"]) == file["sha256"]
@@ -167,12 +190,14 @@ class Ended:
 class Command:
     """The command `eagle3` in forks of a process that has the shim before its C library."""
 
-    def __init__(self, folder: Path, *ready: str) -> None:
-        """ready  modules that are imported once, for all runs"""
+    def __init__(self, folder: Path, *ready: Sequence[object], **environment: str) -> None:
+        """ready  commands that are run once, so that no later one waits for an import"""
         self._said, self._logs = folder / "said", folder / "calls"
+        readied = json.dumps([list(map(str, words)) for words in ready])
         environment = {
-            **os.environ, "LD_PRELOAD": str(build_shim(folder)), "READY": json.dumps(ready), "OMP_NUM_THREADS": "1",
-            "NO_COLOR": "1", "COLUMNS": "100", "HF_HUB_OFFLINE": "1",
+            **os.environ, "LD_PRELOAD": str(build_shim(folder)), "READY": readied,
+            "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "NO_COLOR": "1", "COLUMNS": "100",
+            "HF_HUB_OFFLINE": "1", **environment,
         }  # fmt: skip
         self._server = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "tests.reliability.server"],
@@ -198,19 +223,25 @@ class Command:
         return self._ask({**asked, "fault": fault, "block": block, "powerless": powerless,
                           "out": str(self._said), "environment": environment})  # fmt: skip
 
+    def kill(self, number: int) -> None:
+        """Send a signal to the run of this moment, if there is one."""
+        server = self._server.pid
+        for pid in Path(f"/proc/{server}/task/{server}/children").read_text().split():
+            os.kill(int(pid), number)
+
     def go_on(self, ended: Ended) -> Ended:
         os.kill(ended.stopped, 18)  # SIGCONT
         return self._ask({"go_on": ended.stopped})
 
-    def points(self, *words: object, under: Sequence[Path], **options: Any) -> list[Point]:
-        """The calls of a run that goes well, on paths in these folders."""
+    def points(self, *words: object, under: Sequence[Path], code: int = 0, **options: Any) -> list[Point]:
+        """The calls of a run without a fault, which ends with `code`, on paths in these folders."""
         found: Counter[tuple[str, str]] = Counter()
         points = []
         for folder in under:
             pattern = f"{folder}*"
             self._logs.unlink(missing_ok=True)
             ended = self.run(*words, fault=_spec("*", pattern, 0, "fail", 0, 0, self._logs), **options)
-            assert ended.code == 0, ended.said
+            assert ended.code == code, ended.said
             for line in self._logs.read_text(errors="surrogateescape").splitlines():
                 call, _, path = line.partition(" ")
                 place = (call, re.sub(r"(?<=\.eagle3-)([a-z]+-)[0-9a-f]{12}", r"\1*", path))

@@ -6,12 +6,14 @@ stands still: its wait status. {"go_on": pid} after that waits again.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import gc
 import importlib
 import json
 import os
 import sys
-from pathlib import Path
+import tempfile
 from typing import Any
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -47,6 +49,7 @@ def become(asked: dict[str, Any]) -> None:
     if asked["powerless"]:
         give_up_powers()
     os.environ.update(asked["environment"])
+    tempfile.tempdir = None  # TMPDIR may be another
     sys.argv = ["eagle3", *map(os.fsdecode, (bytes.fromhex(word) for word in asked["words"]))]
     LIBC.fault_set(asked["fault"].encode())
 
@@ -60,10 +63,17 @@ def give_up_powers() -> None:
 
 if __name__ == "__main__":
     from converter import cli
-    from tests.support import DRAFTERS, eagle3
+    from tests.support import eagle3
 
-    for name in json.loads(os.environ["READY"]):
-        importlib.import_module(name)
-    eagle3("convert", DRAFTERS / "a_plain", Path(os.devnull) / "out", "--dry-run")  # reads the rules
+    for words in json.loads(os.environ["READY"]):
+        ended = eagle3(*words)
+        assert ended.returncode == 0, ended
+    gc.freeze()
     serve()
-    cli.main()
+    try:
+        cli.main()
+    except SystemExit as end:  # as the interpreter ends, but for tearing down modules, which takes longer than a run
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))

@@ -1,7 +1,8 @@
-"""Random faults, for long (make soak). What may be pushed to the Hub belongs here, too, once the command pushes."""
+"""Random faults, for long (make soak)."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import shutil
@@ -11,17 +12,25 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.reliability.rooms import Drafters, names
+from converter.publish.card import card_of_folder
+from tests.hub_client import leaks
+from tests.hub_server import Fault, Hub, Repository, files_of, hub_server
+from tests.reliability.conftest import SEED
+from tests.reliability.rooms import Command, Drafters, Ended, names, stamps, tree
+from tests.reliability.wire import Wire, wire_to
 from tests.support import ROOT, run
 
 pytestmark = pytest.mark.soak
 
 KILLS = int(os.environ.get("SOAK_KILLS", "200"))
+PUSHES = int(os.environ.get("SOAK_PUSHES", "200"))
 FORMS = {"single": 1, "sharded": 3}
 
 
@@ -45,13 +54,13 @@ def start(source: Path, out: Path, *options: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("before", ["absent", "old"])
 def test_random_kills(before: str, drafters: Drafters, tmp_path: Path, record_property: Any) -> None:
     """A quarter of them here: the command as users start it, killed between its start and what it takes in whole."""
-    moments = random.Random(f"{before} {drafters.digests['new']}")
+    moments = random.Random(f"{SEED} {before} {len(names(drafters.drafter))}")
     room = tmp_path / "room"
     room.mkdir()
     out, options = room / "out", ["--force"] if before == "old" else []
     began = time.monotonic()
     whole = start(drafters.drafter, out)
-    assert whole.wait(120) == 0
+    assert whole.communicate(timeout=120)[0] == "" and whole.returncode == 0
     longest = 1.1 * (time.monotonic() - began)
     shutil.rmtree(out)
     figures: Counter[str] = Counter()
@@ -71,7 +80,7 @@ def test_random_kills(before: str, drafters: Drafters, tmp_path: Path, record_pr
         figures["torn"] -= 1
         figures[state] += 1
         left += len(names(room)) > (state != "absent")
-        assert run(drafters.drafter, out, target=None, force=state != "absent").outcome == "converted"
+        drafters.convert(drafters.drafter, out, force=state != "absent")
         assert names(room) == ["out"]
         assert drafters.state(out) == "new"
         shutil.rmtree(out)
@@ -81,7 +90,7 @@ def test_random_kills(before: str, drafters: Drafters, tmp_path: Path, record_pr
 
 def test_runs_that_meet(drafters: Drafters, tmp_path: Path, record_property: Any) -> None:
     """Again and again three runs for one OUT, one of them killed."""
-    moments = random.Random(1)
+    moments = random.Random(f"{SEED} meet {len(names(drafters.drafter))}")
     figures: Counter[str] = Counter()
     for turn in range(20):
         room = tmp_path / str(turn)
@@ -94,7 +103,138 @@ def test_runs_that_meet(drafters: Drafters, tmp_path: Path, record_property: Any
         assert not any("Traceback" in words for words, _ in said), said
         assert 0 in [code for _, code in said[1:]], said
         figures[drafters.state(room / "out")] += 1
-        assert run(drafters.drafter, room / "out", target=None, force=True).outcome == "converted"
+        drafters.convert(drafters.drafter, room / "out", force=True)
         assert names(room) == ["out"]
         shutil.rmtree(room)
     record_property("figures", ("three runs for one OUT, one killed", dict(figures)))
+
+
+# --- pushes ---------------------------------------------------------------------------------------------------
+
+OWNER = "hf_owner_6b1f0e93"
+Digests = dict[str, str]
+
+
+@dataclass
+class Pushing:
+    """A Hub at the other end of a wire, and a client of it that pushes `folder`.
+
+    before    what every repository has: another drafter, in more files
+    expected  path -> SHA-256 of what it has afterwards, but for the card, which has its name
+    """
+
+    hub: Hub
+    wire: Wire
+    command: Command
+    folder: Path
+    before: dict[str, Path | bytes | None]
+    expected: Digests = field(default_factory=dict)
+
+    def create(self, name: str) -> Repository:
+        return self.hub.create(name, self.before)
+
+    def push(self, name: str) -> Ended:
+        return self.command.run("push", self.folder, name, "--yes", "--require", "none")
+
+    def state(self, repository: Repository, old: str) -> str:
+        """old or new, and whole; anything else fails."""
+        head = repository.refs["main"]
+        entries = repository.entries(head)
+        for entry in entries.values():
+            data = repository.blob(entry.sha256).read_bytes()
+            assert (hashlib.sha256(data).hexdigest(), len(data)) == (entry.sha256, entry.size)
+            assert not entry.large or entry.sha256 in repository.objects
+        if head == old:
+            return "old"
+        card, _ = card_of_folder(self.folder, repository.name)
+        card_digest = hashlib.sha256(card.encode()).hexdigest()
+        assert {e.path: e.sha256 for e in entries.values()} == {**self.expected, "README.md": card_digest}
+        assert set(repository.refs) == {"main"} and len(names(repository.folder / "commits")) == 3
+        return "new"
+
+
+@pytest.fixture
+def pushing(tmp_path: Path) -> Iterator[Pushing]:
+    made = Drafters(tmp_path, scale=1, vocabulary=1024)
+    assert run(tmp_path / "another", tmp_path / "cut", target=None, max_shard_size=100_000).outcome == "converted"
+    with hub_server(tmp_path / "server") as hub, wire_to(*map(port_of, (hub.url, hub.storage))) as (wire, urls):
+        hub.url, hub.storage = urls
+        hub.tokens, hub.writing, hub.parts = {OWNER: "org"}, {OWNER}, 100_000
+        before = files_of(tmp_path / "cut")
+        first = hub.create("org/first", before)
+        (tmp_path / "command").mkdir()
+        command = Command(
+            tmp_path / "command", ["push", made.new, "org/first", "--yes", "--require", "none"], HF_ENDPOINT=hub.url,
+            HF_HUB_OFFLINE="0", HF_HUB_DISABLE_XET="1", HF_HOME=str(tmp_path / "home"), HF_TOKEN=OWNER,
+        )  # fmt: skip
+        yield Pushing(hub, wire, command, made.new, before)
+        command.close()
+        assert first.refs["main"]
+    assert leaks([OWNER], [tmp_path], []) == []
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+def test_pushes_with_random_cuts(pushing: Pushing, record_property: Any) -> None:
+    """A push over an older drafter: its connection ends at a random byte of a random message, the Hub is busy at a
+    random request, or a signal comes at a random byte. The branch is the old commit or the new one whole.
+    """
+    draw = random.Random(f"{SEED} pushes")
+    hub, wire, folder = pushing.hub, pushing.wire, pushing.folder
+    assert pushing.push("org/first").code == 0  # the one that made the client ready has sent it all
+    there = hub.repositories["org/first"]
+    pushing.expected = {e.path: e.sha256 for e in there.entries(there.refs["main"]).values()}
+    pushing.create("org/count")
+    hub.asked.clear()
+    wire.begin()
+    assert pushing.push("org/count").code == 0
+    marks, requests = [*wire.marks, wire.passed], [(a.method, a.path) for a in hub.asked]
+    local = tree(folder), stamps(folder)
+    ends: dict[str, Counter[str]] = {}
+    said = []
+
+    def somewhere() -> int:
+        n = draw.randrange(len(marks) - 1)
+        return draw.randint(marks[n] + 1, marks[n + 1])
+
+    for turn in range(PUSHES):
+        name = f"org/push{turn}"
+        repository = pushing.create(name)
+        old = repository.refs["main"]
+        what, number = draw.choices(["cut", "busy", "signal"], [5, 2, 3])[0], 0
+        wire.begin()
+        if what == "cut":
+            wire.begin([somewhere() for _ in range(draw.choice([1, 1, 1, 2, 4, 8]))], reset=draw.random() < 0.5)
+        elif what == "busy":
+            method, path = draw.choice(requests)
+            hub.faults = [
+                Fault(path.replace("org/count", name), draw.choice([429, 503]), retry_after="0", method=method,
+                      times=draw.choice([1, 1, 2, 3, 9]))
+            ]  # fmt: skip
+        else:
+            number = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+            wire.begin([somewhere()], then=partial(pushing.command.kill, number))
+        ended = pushing.push(name)
+        label = f"push {turn} ({what} {number or ''}): {ended}"
+        hub.faults = []
+        wire.begin()
+        figures = ends.setdefault(what, Counter())
+        figures["torn"] += 1
+        state = pushing.state(repository, old)
+        figures["torn"] -= 1
+        figures[state] += 1
+        assert "Traceback" not in ended.said, label
+        assert ended.code in ((0, 4) if what != "signal" else (0, 4, 130, -signal.SIGKILL)), label
+        assert state == "new" or ended.code != 0, label
+        assert state == "old" or "othing was committed" not in ended.said, label
+        again = pushing.push(name)
+        assert again.code == 0 and pushing.state(repository, old) == "new", f"{label}, then {again}"
+        assert (tree(folder), stamps(folder)) == local
+        said += [ended.said, again.said]
+        del hub.repositories[name]
+        shutil.rmtree(repository.folder)
+    assert leaks([OWNER], [], said) == []
+    for what, figures in ends.items():
+        record_property("figures", (f"random pushes: {what}", dict(figures)))
