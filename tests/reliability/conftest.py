@@ -39,12 +39,13 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Rows of Markdown: what was done, over all forms of the drafter, and how OUT was found afterwards."""
     rows: dict[str, Counter[str]] = {}
-    for kind in ("passed", "failed"):
-        for report in terminalreporter.stats.get(kind, []):
-            for name, (what, figures) in report.user_properties:
-                if name == "figures":
-                    rows.setdefault(what, Counter()).update(figures)
-                    rows[what]["failed"] += kind == "failed"
+    stats = terminalreporter.stats
+    failed = {report.nodeid for report in stats.get("failed", [])}
+    # What a test and its fixtures told is known when both are over.
+    for report in (r for reports in stats.values() for r in reports if getattr(r, "when", "") == "teardown"):
+        for what, figures in (value for name, value in report.user_properties if name == "figures"):
+            rows.setdefault(what, Counter()).update(figures)
+            rows[what]["failed"] += report.nodeid in failed
     if not rows:
         return
     say = terminalreporter.write_line
