@@ -7,6 +7,7 @@ import hashlib
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from queue import SimpleQueue
 
 from converter.checkpoint.finite import count_not_finite
 from converter.checkpoint.header import TensorInfo
@@ -22,12 +23,13 @@ class Digester:
     """
 
     def __init__(self, path: Path, header_size: int, infos: Mapping[str, TensorInfo]) -> None:
-        self._written = _Written()
-        self._whole = _Whole(path, self._written, header_size + sum(info.nbytes for info in infos.values()))
-        self._tensors = _Tensors(path, self._written, header_size, infos)
+        self._written = 0
+        self._whole = _Whole(path, header_size + sum(info.nbytes for info in infos.values()))
+        self._tensors = _Tensors(path, header_size, infos)
+        self._followers: tuple[_Follower, ...] = (self._whole, self._tensors)
         self._started: list[_Follower] = []
         try:
-            for follower in (self._whole, self._tensors):
+            for follower in self._followers:
                 follower.start()
                 self._started.append(follower)
         except BaseException:  # no more threads to be had, an interrupt
@@ -48,7 +50,9 @@ class Digester:
 
     def advance(self, count: int) -> None:
         """The writer has written `count` more bytes."""
-        self._written.add(count)
+        self._written += count
+        for follower in self._followers:
+            follower.news.put(self._written)
 
     def finish(self) -> None:
         """Wait until everything written has been digested; raises what went wrong meanwhile."""
@@ -60,42 +64,29 @@ class Digester:
 
     def stop(self) -> None:
         """Give up where it is."""
-        self._written.stop()
+        for follower in self._followers:
+            follower.give_up()
         for follower in self._started:
             follower.join()
 
 
-class _Written:
-    """How far the writer is."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._changed = threading.Condition()
-        self.stopped = False
-
-    def add(self, count: int) -> None:
-        with self._changed:
-            self._count += count
-            self._changed.notify_all()
-
-    def stop(self) -> None:
-        with self._changed:
-            self.stopped = True
-            self._changed.notify_all()
-
-    def wait_for(self, position: int) -> bool:
-        """Wait until `position` bytes are written; False where nothing more will be."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.stopped or self._count >= position)
-            return not self.stopped
-
-
 class _Follower(threading.Thread):
-    def __init__(self, path: Path, written: _Written) -> None:
+    """news: how many bytes are written by now. Its put() holds no lock of Python's when an interrupt comes, which would
+    then never be let go, as that of a Condition.
+    """
+
+    def __init__(self, path: Path) -> None:
         super().__init__(name="digest", daemon=True)
         self._path = path
-        self._written = written
+        self._written = 0
+        self._given_up = False
+        self.news: SimpleQueue[int] = SimpleQueue()
         self.failure: BaseException | None = None
+
+    def give_up(self) -> None:
+        """Nothing more will be written, or wanted."""
+        self._given_up = True
+        self.news.put(0)
 
     def run(self) -> None:
         try:
@@ -107,11 +98,17 @@ class _Follower(threading.Thread):
     def _follow(self, fd: int) -> None:
         raise NotImplementedError
 
+    def _wait_for(self, position: int) -> bool:
+        """Wait until `position` bytes are written; False where it is given up."""
+        while self._written < position and not self._given_up:
+            self._written = max(self._written, self.news.get())
+        return not self._given_up
+
     def _blocks(self, fd: int, position: int, end: int, buffer: memoryview) -> Iterator[memoryview]:
         """Bytes position..end-1 in blocks, each as soon as it is written; fewer where the writing is given up."""
         while position < end:
             block = buffer[: min(_BLOCK, end - position)]
-            if not self._written.wait_for(position + len(block)):
+            if not self._wait_for(position + len(block)):
                 return
             got = 0
             while got < len(block):
@@ -124,8 +121,8 @@ class _Follower(threading.Thread):
 
 
 class _Whole(_Follower):
-    def __init__(self, path: Path, written: _Written, size: int) -> None:
-        super().__init__(path, written)
+    def __init__(self, path: Path, size: int) -> None:
+        super().__init__(path)
         self._size = size
         self.sha256 = hashlib.sha256()
 
@@ -135,8 +132,8 @@ class _Whole(_Follower):
 
 
 class _Tensors(_Follower):
-    def __init__(self, path: Path, written: _Written, start: int, infos: Mapping[str, TensorInfo]) -> None:
-        super().__init__(path, written)
+    def __init__(self, path: Path, start: int, infos: Mapping[str, TensorInfo]) -> None:
+        super().__init__(path)
         self._start = start
         self._infos = infos
         self.xxh3: dict[str, str] = {}
@@ -151,7 +148,7 @@ class _Tensors(_Follower):
             for block in self._blocks(fd, position, end, buffer):
                 fast.update(block)
                 bad += count_not_finite(block, info.dtype)
-            if self._written.stopped:
+            if self._given_up:
                 return
             self.xxh3[name] = fast.hexdigest()
             if bad:

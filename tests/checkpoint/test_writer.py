@@ -24,6 +24,7 @@ from converter.checkpoint.header import TensorInfo, build_header, read_header
 from converter.checkpoint.reader import Checkpoint, open_checkpoint
 from converter.checkpoint.writer import OutputTensor, WrittenFile, write_safetensors
 from converter.errors import InputError
+from tests.support import ROOT
 
 WAYS = ["copy_file_range", "sendfile", "read and write"]
 
@@ -353,3 +354,9 @@ def test_an_interrupt_does_not_wait_for_the_digest(
     problem = within(8, lambda: write_safetensors(tmp_path / "out", outputs(sources, ["层"]), {}, progress=interrupt))
     assert isinstance(problem, KeyboardInterrupt)
     assert not digest_threads()
+
+
+def test_an_interrupt_ends_the_digests_wherever_it_comes(tmp_path: Path) -> None:
+    """A lock that is held at that moment would never be let go."""
+    words = [sys.executable, "-m", "tests.checkpoint.interrupted_digests", str(tmp_path / "file")]
+    subprocess.run(words, check=True, timeout=60, cwd=ROOT)

@@ -44,6 +44,7 @@ def watched(*folders: Path) -> Iterator[None]:
     if not _hooked:  # a hook stays for as long as the process lives
         sys.addaudithook(_hook)
         _hooked = True
+    _temporary()  # an event of tempfile's own first look would wait for itself
     _breaches.clear()
     _folders = tuple(map(_real, folders))
     try:
