@@ -14,19 +14,26 @@ _ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise KeyboardInterrupt, so that the staging folder is removed. What is ignored
-    (`nohup`) stays so.
+    """SIGTERM and SIGHUP raise KeyboardInterrupt as SIGINT does, so that the staging folder is removed. What is ignored
+    (`nohup`) stays so. One that comes while a lock of `threading` changes hands ends in that lock's RuntimeError; it is
+    told as what it was.
     """
+    came = []
 
-    def stop(*_: Any) -> NoReturn:
+    def stop(number: int, _: Any) -> NoReturn:
+        came.append(number)
         raise KeyboardInterrupt
 
     before = {n: signal.getsignal(n) for n in _ENDING}
     for number, handler in before.items():
-        if handler is signal.SIG_DFL:
+        if handler in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, stop)
     try:
         yield
+    except RuntimeError as problem:
+        if came:
+            raise KeyboardInterrupt from problem
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

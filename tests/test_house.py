@@ -12,7 +12,7 @@ PACKAGE = ROOT / "converter"
 # docs/design.md, "Rooms", from the ground up: a module imports only from its own room and those below.
 FLOORS = [
     {"sglang_plugin"},
-    {"version", "errors", "findings", "workers", "signals"},
+    {"version", "errors", "findings", "workers", "signals", "threads"},
     {"checkpoint"},
     {"drafter"},
     {"transforms"},

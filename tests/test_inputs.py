@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from converter.checkpoint.pickled import open_pickles
 from converter.checkpoint.reader import NUMPY_DTYPES
 from converter.errors import InputError
 from converter.tokenizer import read_tokenizer
@@ -48,6 +49,16 @@ def test_a_pickle_converts_like_the_safetensors_file(document: Any, tmp_path: Pa
 def test_the_old_form_of_pickle_is_read_too(tmp_path: Path) -> None:
     source = pickled(tmp_path / "in", WEIGHTS, _use_new_zipfile_serialization=False)
     assert run(source, tmp_path / "out").outcome == "converted"
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (4, 3), (1,), (1, 1), (0, 3), ()])
+def test_values_of_a_pickle_that_are_views_of_others(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """A single value may come with any stride, a larger one in any order."""
+    stored = torch.arange(100, dtype=torch.float32)
+    value = stored.as_strided(shape, (71, 7)[: len(shape)] if len(shape) < 2 or 1 in shape else (2, 9), 5)
+    torch.save({"fc.weight": value}, tmp_path / "pytorch_model.bin")
+    checkpoint = open_pickles([tmp_path / "pytorch_model.bin"])
+    assert checkpoint.read("fc.weight").tolist() == value.tolist()
 
 
 def test_shards_of_pickles(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from converter.checkpoint.finite import count_not_finite
 from converter.checkpoint.header import TensorInfo
 from converter.checkpoint.reader import preadinto
+from converter.signals import unbroken
 
 _BLOCK = 1 << 20  # bytes digested at once: small enough for a core's cache, a multiple of every element's size
 
@@ -30,8 +31,9 @@ class Digester:
         self._started: list[_Follower] = []
         try:
             for follower in self._followers:
-                follower.start()
-                self._started.append(follower)
+                with unbroken():  # start() waits for the thread with a lock
+                    follower.start()
+                    self._started.append(follower)
         except BaseException:  # no more threads to be had, an interrupt
             self.stop()
             raise

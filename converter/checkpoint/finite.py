@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from converter.checkpoint.reader import Checkpoint, StoredTensor, preadinto
+from converter.threads import in_threads
 
 if TYPE_CHECKING:
     import numpy as np
@@ -108,10 +109,7 @@ def _scanned(checkpoint: Checkpoint, runs: Sequence[tuple[StoredTensor, int, boo
     if sum(min(stored.info.nbytes - start, _RUN) for stored, start, _ in runs) < _RUN:
         yield from (_run(checkpoint, *run) for run in runs)
         return
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(_THREADS, "scan") as pool:
-        yield from pool.map(lambda run: _run(checkpoint, *run), runs)
+    yield from in_threads(lambda run: _run(checkpoint, *run), runs, _THREADS, "scan")
 
 
 def _run(checkpoint: Checkpoint, stored: StoredTensor, start: int, for_fp16: bool) -> Scanned:

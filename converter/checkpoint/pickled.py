@@ -257,5 +257,6 @@ def _write(path: Path, tensors: Mapping[str, Tensor], source: str) -> None:
     with path.open("xb") as out:
         out.write(header)
         for value in tensors.values():
-            flat = value.detach().resolve_neg().resolve_conj().contiguous().reshape(-1)
+            whole = value.detach().resolve_neg().resolve_conj().contiguous()
+            flat = whole.as_strided((whole.numel(),), (1,))  # a single value may come with any stride
             out.write(flat.view(torch.uint8).numpy().data if flat.numel() else b"")

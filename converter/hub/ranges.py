@@ -22,6 +22,7 @@ from converter.checkpoint.whole import write_whole
 from converter.hub.ids import HubId
 from converter.hub.refusals import NoRanges, explained, not_cached
 from converter.hub.snapshot import CONFIG, LIBRARY, Snapshot, cached, look_up, persistently
+from converter.threads import in_threads
 
 _FIRST = 128 << 10  # bytes that hold the header of most files
 _AT_ONCE = 8  # headers
@@ -109,11 +110,9 @@ def _read_headers(snapshot: Snapshot) -> dict[str, dict[str, Any]]:
     """Of each file of the checkpoint its size and the JSON of its header."""
     if snapshot.files is None:
         raise not_cached(snapshot.named, "its weights")
-    from concurrent.futures import ThreadPoolExecutor
-
     files = [snapshot.named.file(name) for name in _files(snapshot)]
-    with _bars_off(), ThreadPoolExecutor(_AT_ONCE) as pool:
-        read = pool.map(lambda file: _header(snapshot, file), files)
+    with _bars_off():
+        read = in_threads(lambda file: _header(snapshot, file), files, _AT_ONCE, "headers")
         return {file: {"size": size, "header": text} for file, (size, text) in zip(files, read, strict=True)}
 
 

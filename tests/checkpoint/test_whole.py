@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,18 @@ def test_a_signal_waits_for_the_end_of_the_block() -> None:
         done.append("after")
     assert len(done) == 3
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_lock_that_a_signal_broke_is_told_as_the_interrupt(number: int) -> None:
+    lock = threading.Lock()
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        try:
+            signal.raise_signal(number)
+        finally:
+            lock.release()
+    with pytest.raises(RuntimeError, match="release unlocked lock"), interruptible():
+        lock.release()
 
 
 @pytest.mark.parametrize("name", ["hidden_name", "lock"])

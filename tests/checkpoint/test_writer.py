@@ -356,7 +356,8 @@ def test_an_interrupt_does_not_wait_for_the_digest(
     assert not digest_threads()
 
 
-def test_an_interrupt_ends_the_digests_wherever_it_comes(tmp_path: Path) -> None:
-    """A lock that is held at that moment would never be let go."""
-    words = [sys.executable, "-m", "tests.checkpoint.interrupted_digests", str(tmp_path / "file")]
+@pytest.mark.parametrize("what", ["digests", "scan"])
+def test_an_interrupt_ends_threads_wherever_it_comes(what: str, tmp_path: Path) -> None:
+    """A lock that is held at that moment would never be let go, or be let go twice."""
+    words = [sys.executable, "-m", "tests.checkpoint.interrupted_threads", what, str(tmp_path)]
     subprocess.run(words, check=True, timeout=60, cwd=ROOT)
