@@ -20,7 +20,8 @@ import pytest
 from converter.look.inspect import Inspection, inspect
 from converter.look.parts import group_of
 from converter.look.subject import Asked
-from converter.report.inspected import InspectPrinter, as_json
+from converter.report.inspect_text import InspectPrinter
+from converter.report.inspected import as_json
 from converter.rules import loading
 from converter.rules.engine import resolve
 from tests.support import DATA, DRAFTERS, PRODUCERS, TARGET, check, copy_of, eagle3, run
@@ -421,6 +422,10 @@ def test_an_output_whose_seal_is_no_use_is_looked_at_all_the_same(tmp_path: Path
         assert "no engine of its seal reads its config" in text(tmp_path / "out")
 
 
+def test_an_output_is_read_as_the_first_engine_that_can() -> None:
+    """And it says which: here the first of the seal cannot."""
+
+
 def test_an_unrecognised_folder_says_what_was_found() -> None:
     found = as_json(look(TARGET, target=None))
     assert found["refusal"]["code"] == "F112" and found["dialect"] is None and found["spec"] is None
@@ -572,6 +577,18 @@ def test_a_name_with_line_breaks_makes_no_lines_of_its_own(tmp_path: Path) -> No
 
     lines = text(copy_of("a_plain", tmp_path / "in", name)).splitlines()
     assert "target org/target 0 errors, 0 warnings: LlamaForCausalLM, depth unknown (--target)" in lines
+
+
+@pytest.mark.parametrize("command", ["validate", "convert"])
+def test_a_class_with_line_breaks_makes_no_lines_of_its_own(command: str, tmp_path: Path) -> None:
+    def name(config: dict[str, Any]) -> None:
+        config["speculators_config"]["verifier"]["architectures"] = ["LlamaForCausalLM\nConverted."]
+
+    out = (tmp_path / "out",) if command == "convert" else ()
+    done = eagle3(command, copy_of("a_plain", tmp_path / "in", name), *out)
+    lines = (done.stdout + done.stderr).splitlines()
+    assert "Converted." not in lines
+    assert any("LlamaForCausalLM Converted." in line for line in lines)
 
 
 def test_it_imports_neither_torch_nor_what_it_does_not_need() -> None:

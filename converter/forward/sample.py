@@ -32,11 +32,14 @@ FORMAT = "eagle3-convert/sample/1"
 
 @dataclass(frozen=True, eq=False)
 class SampleSequence:
-    """tokens [T] int64, counts [T] bool; states and the target's choices are read or computed when asked for.
+    """One text of a sample; states and the target's choices are read or computed when asked for.
 
+    tokens     [T] int64
+    counts     [T] bool: tokens that the target wrote
     points     what the states may be asked for by
     states     the states on disk; the i-th point is the i-th state
     following  the target's choices [T] int64, or what computes them
+    where      the file, for messages
     """
 
     name: str
@@ -65,11 +68,12 @@ class SampleSequence:
 class Sample:
     """What was opened, all sequences alike.
 
+    path         the file or folder that was named
     points       capture points of the states, in the file's order
-    form         words for the report
+    form         which form it has (sample_forms.py), in words for the report
     labels       where target_next comes from: the file; the target's head on its last state; the text itself
     decoding     "greedy", "sampled" or "" (unknown)
-    target, fingerprint   of the target, as the metadata says; "" unknown
+    fingerprint  of the target, as the metadata says; "" unknown
     captured     True where this tool captured the states from the target
     files        those that were opened, of a folder perhaps not all
     notes        what the user should know about the sample
@@ -81,7 +85,6 @@ class Sample:
     form: str
     labels: Labels
     decoding: str = ""
-    target: str = ""
     fingerprint: str = ""
     captured: bool = False
     files: tuple[Path, ...] = ()
@@ -213,7 +216,6 @@ def read_sample(
         form,
         labels,
         _word(metadata, "decoding", ("greedy", "sampled")),
-        metadata.get("target", ""),
         metadata.get("target_fingerprint", ""),
         all(f.metadata.get("format") == FORMAT and f.metadata.get("captured") == "target" for f in files),
         tuple(f.file for f in files),

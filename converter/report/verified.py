@@ -20,6 +20,7 @@ _SUMMARY = ("tool", "sealed_at", "source", "engines", "to", "target", "proof", "
 
 
 def as_json(it: Verified) -> dict[str, Any]:
+    """The published form, with every file."""
     return {
         "schema": SCHEMA,
         "tool": tool_json(),
@@ -74,11 +75,14 @@ def headline(it: Verified) -> str:
 
 
 class VerifiedPrinter(Printer):
+    """The verdict, then what the seal says and what changed; `verbose` shows every file and name."""
+
     def verified(self, it: Verified) -> None:
+        """The end of `eagle3 seal verify`."""
         self._line(headline(it), "bold" if it.in_order else "bold red")
         if not self.quiet:
             self._grid([*_facts(it), *self._changes(it)])
-        self._findings(it.findings)
+        self.findings(it.findings)
 
     def _changes(self, it: Verified) -> Iterator[tuple[str, str]]:
         for file in it.files:
