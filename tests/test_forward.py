@@ -372,6 +372,10 @@ def test_scaled_rope(kind: str, parameters: dict[str, float]) -> None:
 def test_rope_that_is_not_known_is_not_proved(tmp_path: Path) -> None:
     with pytest.raises(NotComputable):
         frequencies(Rope(1e4, "longrope"), 64)
+    trained = ("original_max_position_embeddings", 64)
+    for rope in (Rope(1.0, "yarn", (("factor", 2.0), trained)), Rope(1e4, "linear", (("factor", (2.0, 3.0)),))):
+        with pytest.raises(NotComputable):
+            frequencies(rope, 64)
 
     def dynamic(config: dict) -> None:  # type: ignore[type-arg]
         config["transformer_layer_config"]["rope_parameters"] |= {"rope_type": "dynamic", "factor": 2.0}

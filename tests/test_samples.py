@@ -300,7 +300,13 @@ def test_points_that_the_user_names(tmp_path: Path) -> None:
     assert (sample.points, sample.labels) == ((0, 2, 4, 6), "computed")
     compare(sample, sample.points)
     assert refusal(folder, points=(0, 2, 4, 6), last_point=LAYERS).code == "F122"
-    assert read_sample(folder, spec(), points=(0, 2, 4, 6), last_point=LAYERS, needed=()).points == (0, 2, 4, 6)
+    assert read_sample(folder, spec(), points=(0, 2, 4, 6), last_point=LAYERS, declared=False).points == (0, 2, 4, 6)
+
+
+@pytest.mark.parametrize(("kept", "names"), [([0, 2], "0 2"), ([], None)])
+def test_a_search_needs_as_many_states_as_the_drafter_takes(kept: list[int], names: str | None, tmp_path: Path) -> None:
+    finding = refusal(edited(tmp_path, lambda s: s[kept], names), declared=False)
+    assert (finding.code, finding.expected) == ("F122", "states at 3 capture points or more")
 
 
 def test_a_last_state_of_another_layer_says_nothing_of_the_target(tmp_path: Path) -> None:
@@ -610,17 +616,17 @@ def test_no_head_without_weights() -> None:
 # --- anchors ----------------------------------------------------------------------------------------------------
 
 
-def edited(tmp_path: Path, edit: Any, points: str = "0 1 2 3 4 5 6", **record: str) -> Path:
+def edited(tmp_path: Path, edit: Any, points: str | None = "0 1 2 3 4 5 6", **record: str) -> Path:
     values = {n: t.clone() for n, t in stored().items()}
     for k in range(4):
         name = f"s{k}.hidden_states"
         values[name] = edit(values[name]).contiguous()
-    save_file(values, tmp_path / "edited.safetensors", {"capture_points": points} | record)
+    save_file(values, tmp_path / "edited.safetensors", ({} if points is None else {"capture_points": points}) | record)
     return tmp_path / "edited.safetensors"
 
 
-def anchors(path: Path, points: tuple[int, ...] = (), **options: Any) -> Anchors:
-    sample = read_sample(path, spec(), last_point=LAYERS, head=options.get("head", head()), needed=points)
+def anchors(path: Path, **options: Any) -> Anchors:
+    sample = read_sample(path, spec((0,)), last_point=LAYERS, head=options.get("head", head()), declared=False)
     return anchor(sample, options.get("embedding", table()), options.get("head", head()), LAYERS)
 
 

@@ -333,6 +333,20 @@ def test_the_search_finds_what_was_trained(name: str, tmp_path: Path) -> None:
     assert unknown.fix == (f"say so: --aux {','.join('embed' if p == 0 else str(p) for p in search.of.points)}",)
 
 
+@pytest.mark.parametrize(("kept", "declared"), [([0, 2, 4, 6], True), ([0, 2], False)])
+def test_a_search_on_too_few_states_says_so(kept: list[int], declared: bool, tmp_path: Path) -> None:
+    """The states of the points that the config names, or as many as the drafter takes."""
+    tensors = load_file(SAMPLE)
+    for name in [n for n in tensors if n.endswith("hidden_states")]:
+        tensors[name] = tensors[name][kept].contiguous()
+    save_file(tensors, tmp_path / "s.safetensors", {"capture_points": " ".join(map(str, kept))})
+    source = DRAFTERS / "a_plain" if declared else copy_of("a_plain", tmp_path / "in", lose)
+    with pytest.raises(InputError) as caught:
+        check(source, "vllm==0.33.0", sample=tmp_path / "s.safetensors", find_wiring=True)
+    assert caught.value.finding.code == "F122"
+    assert ("no states of layer 1" in caught.value.finding.message) is declared
+
+
 def trainers_folder(tmp_path: Path, points: tuple[int, ...]) -> Path:
     """The sample as speculators keeps it: states without labels."""
     folder = tmp_path / "hidden_states"
