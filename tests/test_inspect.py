@@ -21,7 +21,7 @@ from converter.look.inspect import Inspection, inspect
 from converter.look.parts import group_of
 from converter.look.subject import Asked
 from converter.pipeline import convert
-from converter.report.inspect_text import InspectPrinter
+from converter.report.inspect_text import InspectPrinter, _scaled
 from converter.report.inspected import as_json
 from converter.rules import loading
 from converter.rules.engine import resolve
@@ -600,6 +600,10 @@ def test_a_class_with_line_breaks_makes_no_lines_of_its_own(command: str, tmp_pa
     lines = (done.stdout + done.stderr).splitlines()
     assert "Converted." not in lines
     assert any("LlamaForCausalLM Converted." in line for line in lines)
+
+
+def test_a_number_that_rounds_up_to_a_unit_is_one_of_it() -> None:
+    assert [_scaled(n) for n in (999, 999_400, 999_999_999, 1_240_000_000)] == ["999 ", "999 k", "1 G", "1.24 G"]
 
 
 def test_it_imports_neither_torch_nor_what_it_does_not_need() -> None:

@@ -161,6 +161,7 @@ def _output(part: Part, number: int, name: str) -> OutputTensor:
 
 
 def _read_part(path: Path) -> Part:
+    """Raises InputError, KeyError or ValueError where the file is no whole part."""
     checkpoint = Checkpoint([path], sharded=False)
     numbers = checkpoint.metadata[path.name]
     for name in TENSORS:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from converter.checks.engine import shown_value
 from converter.findings import Finding, error, note, warning
 from converter.forward.contrast import Contrast
 from converter.forward.evaluate import Difference
@@ -71,7 +72,7 @@ def disagrees(
     whole: tuple[Scores, Scores] | None,
 ) -> Finding:
     """N102, with the rules responsible and what they cost; whole: scores as trained and as served."""
-    causes = [f"{c.field} is {_shown(c.trained)} in training, {_shown(c.served)} in {engine}" for c in costs]
+    causes = [f"{c.field} is {shown_value(c.trained)} in training, {shown_value(c.served)} in {engine}" for c in costs]
     if other_map:
         causes.append("draft tokens mean other target tokens to it")
     cost = [_fall(*whole) + " (each of the rows still right before it)"] if whole else []
@@ -95,16 +96,6 @@ def _fall(before: Scores, after: Scores) -> str:
         if a is not None and b is not None
     ]
     return ", ".join(parts)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return (
-        "[" + ", ".join("full" if v is None else str(v) for v in value) + "]"
-        if isinstance(value, tuple)
-        else str(value)
-    )
 
 
 def unlike(said: Finding, measured: Measured) -> Finding:

@@ -50,6 +50,7 @@ class Question:
     as_it_is       engines that may serve the files as they lie there: whether they compute what was trained
     sample         None: random states, which show agreement and nothing else
     target         embedding, head and norm of the target where they are at hand
+    head           the last two of them as what they choose
     layers         of the target, None where unknown
     rope_theta     of the target, None where unknown
     steps          draft steps to run

@@ -14,7 +14,9 @@ from converter.forward.damage import DAMAGES
 
 @dataclass(frozen=True)
 class Wiring:
-    """points      capture points in the order of fc's blocks
+    """What is fed to a drafter, and how.
+
+    points      capture points in the order of fc's blocks
     flags       in the order of NORM_FLAGS
     rope_theta  the base of rotary position embedding; its kind and parameters are the drafter's
     map         a name of a vocabulary map (prove.py), "" for the drafter's own reading

@@ -13,6 +13,7 @@ from converter.look.inspect import LOWEST, Inspection, MapFacts
 from converter.look.parts import Group
 from converter.report.fields import STORED, field_words
 from converter.report.inspected import seal_json
+from converter.report.reading import engine_name
 from converter.report.text import Printer
 from converter.report.words import at_commit, clean, count, first_of, size
 from converter.rules.forms import names_engine
@@ -51,7 +52,7 @@ class InspectPrinter(Printer):
             self._fact(f"An output of eagle3-convert {sealed['made_by']}, {made_for}", "bold")
             origin = sealed["made_from"] or "nothing that its seal names"
             self._fact(f"made from {origin}; proof: {sealed['proof'] or 'none'}")
-            reader = sealed["read_as"].replace("==", " ")
+            reader = engine_name(sealed["read_as"])
             if reader or subject.is_output:
                 self._fact(f"read here as {reader} reads it" if reader else "no engine of its seal reads its config")
         elif subject.dialect is not None:
@@ -189,8 +190,8 @@ class InspectPrinter(Printer):
 
 def _made_for(engines: Sequence[str], to: str) -> str:
     if to:
-        return f"in the form of {to.replace('==', ' ')}"
-    return f"for {', '.join(name.replace('==', ' ') for name in engines) or 'no engine that it names'}"
+        return f"in the form of {engine_name(to)}"
+    return f"for {', '.join(map(engine_name, engines)) or 'no engine that it names'}"
 
 
 def _frozen(frozen: bool | None) -> str:

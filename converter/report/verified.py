@@ -7,6 +7,7 @@ from typing import Any
 
 from converter import gate, seal
 from converter.report.document import tool_json
+from converter.report.reading import engine_name
 from converter.report.text import Printer
 from converter.report.words import at_commit, count, first_of
 from converter.verifying import Tensors, Verified
@@ -122,7 +123,7 @@ def _facts(it: Verified) -> Iterator[tuple[str, str]]:
         return
     source, target = document["source"], document["target"]
     yield "made from", source["given"] + at_commit(source.get("commit", ""))
-    engines = ", ".join(name.replace("==", " ") for name in seal.texts_at(document, "engines", "engine"))
+    engines = ", ".join(map(engine_name, seal.texts_at(document, "engines", "engine")))
     yield "for", engines or f"the form of {document.get('to') or 'nothing that it names'}"
     layers = f", {target['layers']} layers" if target.get("layers") else ""
     yield "target", (target["architecture"] or target["name"] or "unknown") + layers
