@@ -99,7 +99,6 @@ def read_proof_sample(
         points=wish.sample_points,
         last_point=target.layers,
         head=TargetHead.of(weights, target),
-        needed=() if wish.find_wiring else None,
         most=(DEFAULT_POSITIONS if wish.positions is None else wish.positions) or None,
         declared=points_known,
     )

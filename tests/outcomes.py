@@ -8,15 +8,16 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from converter.forward.scores import Outcome
+from converter.forward.outcomes import Outcome
 from tests.speculative import Drafter
+from tests.teacher_forced import logits_of
 
 
 def outcome_of(
     drafter: Drafter, tokens: Tensor, counts: Tensor, target_next: Tensor, states: Tensor, steps: int
 ) -> Outcome:
     """Teacher-forced choices; the likelihood is that of the drafter's softmax, not smoothed."""
-    logits = drafter.model.run(drafter.embedding[tokens], drafter.inputs(states), steps)
+    logits = logits_of(drafter.model, drafter.embedding[tokens], drafter.inputs(states), steps)
     choices = torch.full((steps, len(tokens) - 1), -1)
     likelihood = torch.full(choices.shape, float("nan"))
     for k, step in enumerate(logits):

@@ -17,7 +17,7 @@ from converter.checks.precision import check_precision
 from converter.checks.rows import Likeness, check_embedding, recover_map
 from converter.checks.suits import with_fixes
 from converter.drafter.quantised import quantised_weights
-from converter.drafter.spec import Rope
+from converter.drafter.spec import Rope, exact
 from converter.drafter.target import Target
 from converter.findings import error
 from converter.rules.behaviours import READERS
@@ -197,3 +197,8 @@ def test_ropes_in_words() -> None:
     assert str(Rope(10000.0, "yarn", (("factor", 32.0),))) == "theta 10000, yarn factor 32.0"
     assert str(Rope(5.0, "default", (("mrope_section", (1, 2)),))) == "theta 5, default mrope_section (1, 2)"
     assert str(Rope(5.0, "linear")) == "theta 5, linear"
+    # Two bases of published models that six digits would not tell from others.
+    assert str(Rope(207112184.0)) == "theta 207112184" and str(Rope(3580165449.0)) == "theta 3580165449"
+    for theta in (1e6, 500042.5, 0.1, 1e17, 2.0**60 + 512):
+        assert float(exact(theta)) == theta
+    assert exact(1e6) == "1000000"

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from converter.capture.answer import Captured, Runner
 from converter.capture.decoder import capture, find_stops
+from converter.capture.make import _dtype
 from converter.capture.points import choose_points
 from converter.capture.tokens import Input
 from converter.checkpoint.reader import open_checkpoint
@@ -316,6 +317,15 @@ def prompt_of(file: Path, k: int) -> str:
     if ids[-1] == 1:  # the end of the answer, which does not count either
         ids.pop()
     return str(Tokenizer.from_file(str(TARGET / "tokenizer.json")).decode(ids))
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype"),
+    [({"dtype": ["float16"], "text_config": {"torch_dtype": "bfloat16"}}, "bfloat16"), ({"dtype": {}}, "float32")],
+)
+def test_a_dtype_that_is_no_word_is_none(config: dict[str, Any], dtype: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert _dtype(tmp_path / "config.json") == dtype
 
 
 def test_long_texts_are_cut_into_pieces(tmp_path: Path) -> None:

@@ -546,6 +546,20 @@ def test_kinds_of_values(
     assert found.measures is None or found.measures.relative is None or found.measures.relative > 0
 
 
+def test_measures_of_values_whose_squares_go_beyond_64_bits(tmp_path: Path) -> None:
+    """So small that they vanish, or so large that they overflow: what cannot be said is None, and no error."""
+    ones = torch.ones(4, dtype=torch.float64)
+    for name, size, cosine in (("small", 1e-120, 1.0), ("tiny", 1e-170, None), ("large", 1e200, None)):
+        found = compare_tensors(
+            stored(tmp_path / f"a_{name}", size * ones), stored(tmp_path / f"b_{name}", 2 * size * ones)
+        )
+        m = found.measures
+        assert m is not None and (m.differing, m.max_abs) == (4, pytest.approx(size))
+        assert (m.cosine, m.relative) == (cosine and pytest.approx(cosine), cosine and pytest.approx(1.0))
+    found = compare_tensors(stored(tmp_path / "a", 1.5e308 * ones), stored(tmp_path / "b", -1.5e308 * ones))
+    assert found.measures is not None and found.measures.max_abs is None
+
+
 # --- on the terminal ------------------------------------------------------------------------------------------------
 
 

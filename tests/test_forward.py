@@ -26,6 +26,7 @@ from converter.forward.states import RandomStates, random_states
 from converter.forward.weights import weights_of
 from converter.pipeline import Request, validate
 from tests.support import DATA, DRAFTERS, NAMES, SAMPLE, TARGET, copy_of, errors, run
+from tests.teacher_forced import logits_of
 
 CPU = torch.device("cpu")
 
@@ -49,7 +50,7 @@ def logits(name: str) -> list[list[torch.Tensor]]:
     for sequence in sequences:
         embeds = rows(sequence, 0, len(sequence.tokens))
         states = torch.cat([sequence.state(p) for p in it.spec.capture_points], dim=-1)
-        result.append(model.run(embeds, states, 3))
+        result.append(logits_of(model, embeds, states, 3))
     return result
 
 
@@ -101,10 +102,10 @@ def test_accuracy_follows_from_the_trainer_s_choices(name: str) -> None:
     assert list(scores.accuracy) == accuracy_of_record(name)
 
 
-@pytest.mark.parametrize("limit", ["PIECE", "_SCORES"])
+@pytest.mark.parametrize("limit", ["tests.teacher_forced.PIECE", "converter.forward.model._SCORES"])
 def test_pieces_of_a_sequence_change_nothing(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = logits("e_2layers")[0]
-    monkeypatch.setattr(f"converter.forward.model.{limit}", 7)
+    monkeypatch.setattr(limit, 7)
     logits.cache_clear()
     for a, b in zip(logits("e_2layers")[0], expected, strict=True):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=0)
@@ -181,7 +182,7 @@ def test_a_window_hides_what_lies_before_it() -> None:
 
     def run_with(window: int | None, start: int = 0) -> torch.Tensor:
         model = DraftModel(replace(it.spec, layer_windows=(window,)), weights)
-        return model.run(embeds[start:], states[start:], 1)[0]
+        return logits_of(model, embeds[start:], states[start:], 1)[0]
 
     torch.testing.assert_close(run_with(None), run_with(11))
     alone = run_with(1)
@@ -371,6 +372,10 @@ def test_scaled_rope(kind: str, parameters: dict[str, float]) -> None:
 def test_rope_that_is_not_known_is_not_proved(tmp_path: Path) -> None:
     with pytest.raises(NotComputable):
         frequencies(Rope(1e4, "longrope"), 64)
+    trained = ("original_max_position_embeddings", 64)
+    for rope in (Rope(1.0, "yarn", (("factor", 2.0), trained)), Rope(1e4, "linear", (("factor", (2.0, 3.0)),))):
+        with pytest.raises(NotComputable):
+            frequencies(rope, 64)
 
     def dynamic(config: dict) -> None:  # type: ignore[type-arg]
         config["transformer_layer_config"]["rope_parameters"] |= {"rope_type": "dynamic", "factor": 2.0}

@@ -20,10 +20,12 @@ import pytest
 from converter.look.inspect import Inspection, inspect
 from converter.look.parts import group_of
 from converter.look.subject import Asked
-from converter.report.inspected import InspectPrinter, as_json
+from converter.pipeline import convert
+from converter.report.inspect_text import InspectPrinter, _scaled
+from converter.report.inspected import as_json
 from converter.rules import loading
 from converter.rules.engine import resolve
-from tests.support import DATA, DRAFTERS, PRODUCERS, TARGET, check, copy_of, eagle3, run
+from tests.support import DATA, DRAFTERS, PRODUCERS, TARGET, check, copy_of, eagle3, quiet, request, run
 from tests.test_cli import imported
 from tests.test_forms import to as written
 from tests.test_fused import fuse
@@ -421,6 +423,20 @@ def test_an_output_whose_seal_is_no_use_is_looked_at_all_the_same(tmp_path: Path
         assert "no engine of its seal reads its config" in text(tmp_path / "out")
 
 
+def test_an_output_is_read_as_the_first_engine_that_can(tmp_path: Path) -> None:
+    """And it says which: SGLang, the first of the seal, needs a key that was taken out of the config."""
+    out = tmp_path / "out"
+    convert(request(DRAFTERS / "a_plain", out=out, engines=BOTH, target=TARGET), quiet)
+    config = json.loads((out / "config.json").read_text())
+    del config["draft_vocab_size"]
+    (out / "config.json").write_text(json.dumps(config))
+    assert [str(e) for e in look(out).subject.sealed_for] == ["sglang 0.5.23", "vllm 0.33.0"]
+    found = as_json(look(out))
+    assert found["seal"]["read_as"] == "vllm==0.33.0" and "read here as vllm 0.33.0 reads it" in text(out)
+    assert json.loads(eagle3("diff", out, out, "--json").stdout)["a"]["read_as"] == "vllm==0.33.0"
+    assert "as vllm 0.33.0 reads it" in eagle3("diff", out, out).stdout
+
+
 def test_an_unrecognised_folder_says_what_was_found() -> None:
     found = as_json(look(TARGET, target=None))
     assert found["refusal"]["code"] == "F112" and found["dialect"] is None and found["spec"] is None
@@ -572,6 +588,22 @@ def test_a_name_with_line_breaks_makes_no_lines_of_its_own(tmp_path: Path) -> No
 
     lines = text(copy_of("a_plain", tmp_path / "in", name)).splitlines()
     assert "target org/target 0 errors, 0 warnings: LlamaForCausalLM, depth unknown (--target)" in lines
+
+
+@pytest.mark.parametrize("command", ["validate", "convert"])
+def test_a_class_with_line_breaks_makes_no_lines_of_its_own(command: str, tmp_path: Path) -> None:
+    def name(config: dict[str, Any]) -> None:
+        config["speculators_config"]["verifier"]["architectures"] = ["LlamaForCausalLM\nConverted."]
+
+    out = (tmp_path / "out",) if command == "convert" else ()
+    done = eagle3(command, copy_of("a_plain", tmp_path / "in", name), *out)
+    lines = (done.stdout + done.stderr).splitlines()
+    assert "Converted." not in lines
+    assert any("LlamaForCausalLM Converted." in line for line in lines)
+
+
+def test_a_number_that_rounds_up_to_a_unit_is_one_of_it() -> None:
+    assert [_scaled(n) for n in (999, 999_400, 999_999_999, 1_240_000_000)] == ["999 ", "999 k", "1 G", "1.24 G"]
 
 
 def test_it_imports_neither_torch_nor_what_it_does_not_need() -> None:

@@ -29,6 +29,7 @@ from converter.rules import loading
 from converter.target import read_target
 from tests.data import producer
 from tests.support import DATA, DRAFTERS, SAMPLE, TARGET, check, codes, convert, eagle3, errors, quiet, request, run
+from tests.teacher_forced import logits_of
 from tests.test_forward import logits
 
 PRODUCERS = DATA / "producers"
@@ -127,7 +128,7 @@ def test_its_logits_are_those_of_the_drafter_it_is(name: str) -> None:
         rows = of_checkpoint(it.checkpoint, it.tensors["embed_tokens.weight"], [sequence]).rows
         assert torch.equal(rows(sequence, 0, len(sequence.tokens)), table[sequence.tokens])
     states = torch.cat([sequence.state(p) for p in it.spec.capture_points], dim=-1)
-    for ours, theirs in zip(model.run(table[sequence.tokens], states, 3), logits("a_plain")[0], strict=True):
+    for ours, theirs in zip(logits_of(model, table[sequence.tokens], states, 3), logits("a_plain")[0], strict=True):
         assert torch.equal(ours, theirs)
 
 
@@ -489,7 +490,7 @@ def test_its_training_s_own_logits_are_those_with_the_state_normed_twice(name: s
     states = torch.cat([sequence.state(p) for p in it.spec.capture_points], dim=-1)
     recorded = load_file(DATA / "expected" / f"{name}.safetensors")["s0.draft_logits_step0"]
     for twice, close in ((True, True), (False, False)):
-        [ours] = DraftModel(it.spec, weights, state_normed_twice=twice).run(embeds, states, 1)
+        [ours] = logits_of(DraftModel(it.spec, weights, state_normed_twice=twice), embeds, states, 1)
         assert (float((ours[::4] - recorded).abs().max()) < 1e-4) is close
 
 

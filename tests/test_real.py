@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from converter.forward.scores import acceptance, greedy_share, walk
+from converter.forward.acceptance import acceptance, greedy_share, walk
 from converter.pipeline import Request, validate
 from tests.outcomes import outcome_of
 from tests.smollm2 import END, PROMPTS, model_file, read_target
@@ -78,12 +78,12 @@ def test_the_walk_is_that_of_a_true_speculative_run(texts: list, target: Target,
         for chain in CHAINS:
             true, ours = speculate(target, drafter, prompt, len(tokens), chain, END), walk(it, chain)
             assert true.tokens == tokens.tolist()
-            assert (true.positions[: ours.steps], true.accepted[: ours.steps]) == (
+            assert (true.positions[: len(ours.accepted)], true.accepted[: len(ours.accepted)]) == (
                 list(ours.positions),
                 list(ours.accepted),
             )
-            assert len(true.accepted) - ours.steps <= 1
-            steps[chain] += ours.steps
+            assert len(true.accepted) - len(ours.accepted) <= 1
+            steps[chain] += len(ours.accepted)
     greedy = greedy_share(outcomes)
     assert greedy is not None and greedy.hits == greedy.rows
     for chain in CHAINS:

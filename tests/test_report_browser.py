@@ -10,7 +10,7 @@ import pytest
 
 from converter.report.html.page import page
 from converter.report.html.several import page_of_several
-from converter.report.several import Several, as_json, validate_several
+from converter.report.several import Several, validate_several
 from tests.browser import CHROMIUM, Browser
 from tests.reports import RUNS, document
 from tests.support import DRAFTERS, SAMPLE, TARGET, request
@@ -55,7 +55,7 @@ def shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def text_of(name: str) -> str:
     if name == "several":
-        return page_of_several(as_json(several()))
+        return page_of_several(several().as_json())
     return page(filled(document("found"), HOSTILE * 3) if name == "hostile" else document(name))
 
 

@@ -14,6 +14,7 @@ import torch
 
 from converter.drafter.spec import FIELDS
 from converter.pipeline import convert
+from converter.report import markup
 from converter.report.document import as_json
 from converter.report.explain import known_codes
 from converter.report.files import WRITERS
@@ -377,6 +378,22 @@ def test_a_stranger_s_words_stay_words_in_markdown(name: str) -> None:
         assert kind != "html_inline" or words == "<!-- -->"
         # Hosts make links and mentions out of bare text.
         assert kind != "text" or not re.search("@me|#1|://x", words)
+
+
+@pytest.mark.parametrize("name", ["converted", "validated"])
+def test_an_engine_of_a_stranger_s_report_is_no_markup(name: str) -> None:
+    """The schema asks of its name only that a release follows it."""
+    whole = document(name)
+    named = json.loads(json.dumps(whole).replace("sglang==", "<b>[x](http://x.y)|=="))
+    assert not check_schema(named, "report") and named != whole
+    shapes = [[k for k, _ in _tokens(markdown(one)) if k not in ("text", "html_inline")] for one in (named, whole)]
+    assert shapes[0] == shapes[1] and ("html_inline", "<b>") not in _tokens(markdown(named))
+
+
+def test_a_bar_in_code_ends_no_cell() -> None:
+    """Of two backslashes in a row GitHub takes the second for escaped, and a bar behind them for the end of a cell."""
+    assert markup.code("a|b") == r"`a\|b`"
+    assert markup.code(r"a\|b") == r"`a\\u007cb`"
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:

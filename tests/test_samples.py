@@ -146,7 +146,7 @@ def codes(sample: Sample) -> list[str]:
 def test_own_form() -> None:
     sample = read_sample(SAMPLE, spec(), last_point=LAYERS, head=head())
     compare(sample, tuple(range(7)))
-    assert (sample.form, sample.labels, sample.target) == ("eagle3-convert sample", "target", "target-tiny")
+    assert (sample.form, sample.labels) == ("eagle3-convert sample", "target")
     assert sample.positions == 672
     assert not sample.captured and sample.notes == ()
 
@@ -233,7 +233,7 @@ def test_what_the_record_says(tmp_path: Path) -> None:
     path = tmp_path / "s.safetensors"
     save_file(stored(), path, record)
     sample = read_sample(path, spec(), last_point=LAYERS, head=head())
-    assert (sample.captured, sample.decoding, sample.target) == (True, "greedy", "org/name")
+    assert (sample.captured, sample.decoding) == (True, "greedy")
     assert sample.fingerprint == head().fingerprint
     save_file(stored(), path, record | {"captured": "trainer"})
     assert not read_sample(path, spec()).captured
@@ -300,7 +300,13 @@ def test_points_that_the_user_names(tmp_path: Path) -> None:
     assert (sample.points, sample.labels) == ((0, 2, 4, 6), "computed")
     compare(sample, sample.points)
     assert refusal(folder, points=(0, 2, 4, 6), last_point=LAYERS).code == "F122"
-    assert read_sample(folder, spec(), points=(0, 2, 4, 6), last_point=LAYERS, needed=()).points == (0, 2, 4, 6)
+    assert read_sample(folder, spec(), points=(0, 2, 4, 6), last_point=LAYERS, declared=False).points == (0, 2, 4, 6)
+
+
+@pytest.mark.parametrize(("kept", "names"), [([0, 2], "0 2"), ([], None)])
+def test_a_search_needs_as_many_states_as_the_drafter_takes(kept: list[int], names: str | None, tmp_path: Path) -> None:
+    finding = refusal(edited(tmp_path, lambda s: s[kept], names), declared=False)
+    assert (finding.code, finding.expected) == ("F122", "states at 3 capture points or more")
 
 
 def test_a_last_state_of_another_layer_says_nothing_of_the_target(tmp_path: Path) -> None:
@@ -511,6 +517,8 @@ def test_damaged_and_hostile_files(tmp_path: Path) -> None:
     packed = gzip.compress(whole)
     (tmp_path / "cut.ckpt.gz").write_bytes(packed[: len(packed) // 2])
     assert refusal(tmp_path / "cut.ckpt.gz").code == "F101"
+    (tmp_path / "spoilt.ckpt.gz").write_bytes(packed[:10] + b"\xff" * 100)  # no deflate stream behind gzip's header
+    assert refusal(tmp_path / "spoilt.ckpt.gz").code == "F101"
     (tmp_path / "bomb.ckpt.gz").write_bytes(gzip.compress(bytes(10_000_000)))
     assert refusal(tmp_path / "bomb.ckpt.gz").code == "F120"
     (tmp_path / "hs_0.safetensors").write_bytes(SAMPLE.read_bytes()[:5000])
@@ -608,17 +616,17 @@ def test_no_head_without_weights() -> None:
 # --- anchors ----------------------------------------------------------------------------------------------------
 
 
-def edited(tmp_path: Path, edit: Any, points: str = "0 1 2 3 4 5 6", **record: str) -> Path:
+def edited(tmp_path: Path, edit: Any, points: str | None = "0 1 2 3 4 5 6", **record: str) -> Path:
     values = {n: t.clone() for n, t in stored().items()}
     for k in range(4):
         name = f"s{k}.hidden_states"
         values[name] = edit(values[name]).contiguous()
-    save_file(values, tmp_path / "edited.safetensors", {"capture_points": points} | record)
+    save_file(values, tmp_path / "edited.safetensors", ({} if points is None else {"capture_points": points}) | record)
     return tmp_path / "edited.safetensors"
 
 
-def anchors(path: Path, points: tuple[int, ...] = (), **options: Any) -> Anchors:
-    sample = read_sample(path, spec(), last_point=LAYERS, head=options.get("head", head()), needed=points)
+def anchors(path: Path, **options: Any) -> Anchors:
+    sample = read_sample(path, spec((0,)), last_point=LAYERS, head=options.get("head", head()), declared=False)
     return anchor(sample, options.get("embedding", table()), options.get("head", head()), LAYERS)
 
 

@@ -19,10 +19,10 @@ from converter.drafter.layout import expected_tensors
 from converter.drafter.spec import FIELDS, OPTIONAL, DrafterSpec, How, Latent
 from converter.drafter.vocab import FORMS, MapSource
 from converter.findings import SEVERITIES
-from converter.look.diff import MEANINGS, diff
+from converter.look.diff import Meaning, diff
 from converter.look.inspect import inspect as look_at
 from converter.look.subject import Asked
-from converter.look.values import RELATIONS
+from converter.look.values import Relation
 from converter.pipeline import Request, validate
 from converter.report import differing, document, explain, inspected
 from converter.rules import behaviours, ids, loading, targets
@@ -123,8 +123,8 @@ def test_enumerations_are_the_registries() -> None:
         (page, {"title", "severity", "allow", *explain.SECTIONS}),
         (look["stored"]["enum"], {*get_args(MapSource), ""}),
         (look["owners"]["properties"]["embedding_is"]["enum"], get_args(Embedding)),
-        (pair["relation"]["enum"], {*RELATIONS, "only in a", "only in b"}),
-        (key["meaning"]["enum"], MEANINGS),
+        (pair["relation"]["enum"], {*get_args(Relation), "only in a", "only in b"}),
+        (key["meaning"]["enum"], get_args(Meaning)),
     ):
         assert set(found) == set(registry)
     for fields in (shared["field_name"]["enum"], report["spec"]["required"], shared["fields"]["properties"],

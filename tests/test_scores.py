@@ -11,9 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from converter.forward.acceptance import _estimated
+from converter.forward.acceptance import _estimated, acceptance, greedy_share, walk
 from converter.forward.intervals import Share, share, student, wilson
-from converter.forward.scores import Outcome, acceptance, as_json, greedy_share, score, walk
+from converter.forward.outcomes import Outcome
+from converter.forward.scores import as_json, score
 from converter.pipeline import Request, validate
 from tests.outcomes import outcomes_of
 from tests.speculative import Drafter, Target, speculate
@@ -279,11 +280,11 @@ def test_the_walk_is_that_of_a_true_speculative_run(name: str) -> None:
         for chain in reversed(CHAINS):  # what was drafted for a longer one begins with what is for a shorter
             true, ours = speculate(target, drafter(name), prompt, len(tokens), chain), walk(it, chain)
             assert true.tokens == tokens
-            assert (true.positions[: ours.steps], true.accepted[: ours.steps]) == (
+            assert (true.positions[: len(ours.accepted)], true.accepted[: len(ours.accepted)]) == (
                 list(ours.positions),
                 list(ours.accepted),
             )
-            left_out = list(zip(true.positions, true.accepted, strict=True))[ours.steps :]
+            left_out = list(zip(true.positions, true.accepted, strict=True))[len(ours.accepted) :]
             assert len(left_out) <= 1
             assert all(row + 2 + count >= len(tokens) and count for row, count in left_out)
 

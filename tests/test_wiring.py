@@ -7,15 +7,17 @@ import json
 import math
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from converter.drafter.spec import NORM_FLAGS
 from converter.errors import InputError
 from converter.forward.contrast import Contrast
-from converter.forward.wiring import FLAGS, Wiring, neighbours
+from converter.forward.wiring import Wiring, neighbours
 from converter.pipeline import Report
 from tests.support import DATA, DRAFTERS, NAMES, SAMPLE, Config, Tensors, check, codes, copy_of, errors, run
 
@@ -290,9 +292,25 @@ def test_a_sample_that_calls_the_embedding_a_layer_is_refused(tmp_path: Path) ->
     assert not (tmp_path / "out").exists()
 
 
+def test_words_say_what_differs_whichever_of_the_two_it_is() -> None:
+    plain = Wiring((1, 3, 5), (False,) * 4, 10000.0)
+    others = (
+        (Wiring((1, 3, 5), (False,) * 4, 10000.0, map="ignored"), "vocabulary map ignored", "vocabulary map as read"),
+        (replace(plain, damage="mlp gate and up exchanged"), "mlp gate and up exchanged", "weights as they are"),
+        (replace(plain, shift=1), "states of the token before", "states of the token itself"),
+        (plain.flipped("norm_output"), "norm_output true", "norm_output false"),
+        (replace(plain, rope_theta=207112184.0), "rope theta 207112184", "rope theta 10000"),
+    )
+    for other, there, back in others:
+        assert (other.words(plain), plain.words(other), other.words(other)) == (there, back, "as declared")
+    two = replace(others[1][0], points=(1, 3, 6))
+    assert two.words(others[1][0]) == "layer 6 for layer 5"  # the damage is that of both
+    assert others[-1][0].options(plain) == ["--set", "rope_theta=207112184"]
+
+
 # --- the search -----------------------------------------------------------------------------------------------
 
-LOST = ("eagle_aux_hidden_state_layer_ids", *FLAGS)
+LOST = ("eagle_aux_hidden_state_layer_ids", *NORM_FLAGS)
 
 
 def lose(config: Config) -> None:
@@ -309,10 +327,24 @@ def test_the_search_finds_what_was_trained(name: str, tmp_path: Path) -> None:
     search = report.proof.judgement
     assert search is not None
     assert list(search.of.points) == trained["eagle_aux_hidden_state_layer_ids"]
-    assert dict(zip(FLAGS, search.of.flags, strict=True)) == {flag: bool(trained[flag]) for flag in FLAGS}
+    assert dict(zip(NORM_FLAGS, search.of.flags, strict=True)) == {flag: bool(trained[flag]) for flag in NORM_FLAGS}
     assert search.those("better", "undecided") == []
     [unknown] = [f for f in report.findings if f.code == "A104"]
     assert unknown.fix == (f"say so: --aux {','.join('embed' if p == 0 else str(p) for p in search.of.points)}",)
+
+
+@pytest.mark.parametrize(("kept", "declared"), [([0, 2, 4, 6], True), ([0, 2], False)])
+def test_a_search_on_too_few_states_says_so(kept: list[int], declared: bool, tmp_path: Path) -> None:
+    """The states of the points that the config names, or as many as the drafter takes."""
+    tensors = load_file(SAMPLE)
+    for name in [n for n in tensors if n.endswith("hidden_states")]:
+        tensors[name] = tensors[name][kept].contiguous()
+    save_file(tensors, tmp_path / "s.safetensors", {"capture_points": " ".join(map(str, kept))})
+    source = DRAFTERS / "a_plain" if declared else copy_of("a_plain", tmp_path / "in", lose)
+    with pytest.raises(InputError) as caught:
+        check(source, "vllm==0.33.0", sample=tmp_path / "s.safetensors", find_wiring=True)
+    assert caught.value.finding.code == "F122"
+    assert ("no states of layer 1" in caught.value.finding.message) is declared
 
 
 def trainers_folder(tmp_path: Path, points: tuple[int, ...]) -> Path:

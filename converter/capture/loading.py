@@ -58,7 +58,7 @@ def quieten(bars: bool) -> None:
 
 
 def load_tokenizer(place: Place, trust: bool) -> Any:
-    """Raises InputError F131."""
+    """The target's tokenizer; `trust` runs code of its folder. Raises InputError F131 where none can be used."""
     from transformers import AutoTokenizer
 
     try:
@@ -79,6 +79,8 @@ def load_tokenizer(place: Place, trust: bool) -> Any:
 
 def load_model(place: Place, dtype: str, device: str, trust: bool) -> Any:
     """The target, in `dtype` (auto: its own), on `device` (auto: spread over the GPUs that there are).
+
+    `trust` runs code of its folder.
 
     Raises UsageError where the device does not exist and InputError F130 where the target cannot be loaded.
     """

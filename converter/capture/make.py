@@ -17,7 +17,7 @@ from converter.capture.parts import Parts, part_folder, remove_finished
 from converter.capture.points import choose_points
 from converter.capture.prompts import bundled_prompts, read_prompts, read_texts
 from converter.capture.tokens import Input, Limits, prompt_inputs, text_inputs
-from converter.checkpoint.header import DTYPE_NAMES
+from converter.checkpoint.header import DTYPE_BYTES, DTYPE_NAMES
 from converter.checkpoint.jsonfile import in_text, read_object
 from converter.checkpoint.paths import real
 from converter.drafter.target import Target
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from converter.capture.answer import Captured, Runner
     from converter.capture.loading import Place
 
-FORMAT = "eagle3-convert/sample/1"
-_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _TOKEN_BYTES = 17  # of a token itself: its id, the target's choice, the mask
 
 
@@ -65,6 +63,8 @@ class Plan:
 
     kind      prompt, or piece of text
     longest   tokens of the longest sequence
+    width     of a state
+    nbytes    of all sequences at their longest
     left_out  prompts that are longer than is allowed
     """
 
@@ -80,8 +80,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Made:
-    """positions: those that step 0 is scored on; greedy: those whose token is the target's choice; replaced: tokens
-    of greedy answers that were not."""
+    """What was written.
+
+    size        bytes of the file
+    positions   those that step 0 is scored on
+    greedy      those of them whose token is the target's choice
+    replaced    tokens of greedy answers that were not
+    """
 
     out: Path
     size: int
@@ -95,7 +100,12 @@ class Made:
 
 
 class Show(Protocol):
-    """Told what happens, in this order."""
+    """Told what happens, in this order.
+
+    bars       whether libraries may draw their own
+    capturing  hears the positions that count of every sequence that is done
+    merging    hears the bytes that are written
+    """
 
     bars: bool
 
@@ -200,7 +210,7 @@ def _plan(
 ) -> Plan:
     dtype = request.dtype if request.dtype != "auto" else _dtype(place.folder / "config.json")
     lengths = [len(i.tokens) + i.new for i in inputs]
-    nbytes = sum(lengths) * (len(points) * width * _BYTES[dtype] + _TOKEN_BYTES)
+    nbytes = sum(lengths) * (len(points) * width * DTYPE_BYTES[dtype] + _TOKEN_BYTES)
     kind = "prompt" if request.text is None else "piece of text"
     return Plan(kind, len(inputs), max(lengths), points, width, dtype, nbytes, left_out)
 
@@ -210,8 +220,8 @@ def _dtype(config: Path) -> str:
     document = read_object(config)
     for part in (document, *(v for v in document.values() if isinstance(v, dict))):
         stated = part.get("dtype", part.get("torch_dtype"))
-        if stated in _BYTES:
-            return str(stated)
+        if isinstance(stated, str) and stated in DTYPE_BYTES:
+            return stated
     return "float32"
 
 
@@ -283,6 +293,8 @@ def _keep(parts: Parts, index: int, sequence: Captured) -> None:
 def _merge(
     request: Request, target: Target, points: tuple[int, ...], fingerprint: str, parts: Parts, show: Show
 ) -> Made:
+    from converter.forward.sample import FORMAT
+
     done = [parts.done[k] for k in sorted(parts.done)]
     positions = sum(part.counted for part in done)
     if positions == 0:

@@ -43,7 +43,10 @@ class Part:
 
 
 class Parts:
-    """The folder FILE.part, held by one run; leaving the `with` block keeps what is finished."""
+    """The folder FILE.part, held by one run; leaving the `with` block keeps what is finished.
+
+    done   the finished sequences, by their places in the request
+    """
 
     def __init__(self, out: Path, record: Mapping[str, Any]) -> None:
         """Raises UsageError where the folder is of another request, not ours, or in use."""
@@ -90,7 +93,11 @@ class Parts:
     def add(
         self, index: int, tensors: Mapping[str, tuple[str, NDArray[np.generic]]], numbers: Mapping[str, int]
     ) -> None:
-        """Keep a sequence: tensor -> dtype as safetensors names it and values."""
+        """Keep a sequence.
+
+        tensors   those of TENSORS, each with its dtype as safetensors names it
+        numbers   counted, greedy and replaced, as in Part
+        """
         infos, cursor = {}, 0
         for name in TENSORS:
             dtype, values = tensors[name]
@@ -103,6 +110,7 @@ class Parts:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the tensors that are finished."""
         return sum(part.checkpoint.nbytes for part in self.done.values())
 
     def merge(self, out: Path, metadata: Mapping[str, str], progress: Progress) -> int:
@@ -143,6 +151,7 @@ def _remove(folder: Path) -> None:
 
 
 def part_folder(out: Path) -> Path:
+    """FILE.part of FILE."""
     return out.with_name(out.name + ".part")
 
 
@@ -152,6 +161,7 @@ def _output(part: Part, number: int, name: str) -> OutputTensor:
 
 
 def _read_part(path: Path) -> Part:
+    """Raises InputError, KeyError or ValueError where the file is no whole part."""
     checkpoint = Checkpoint([path], sharded=False)
     numbers = checkpoint.metadata[path.name]
     for name in TENSORS:

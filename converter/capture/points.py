@@ -20,7 +20,7 @@ def choose_points(wanted: str, drafter: Path | None, target: Target) -> tuple[in
 
     The default is what a drafter may be fed with: the points of `drafter` where it is given, else those that trainers
     and engines use by default, each with its neighbours, and the embedding and the last point. Raises UsageError where
-    a point lies beyond the target or the drafter cannot be read.
+    a point lies beyond the target or the drafter's points cannot be read.
     """
     last = target.layers
     assert last is not None
@@ -43,7 +43,10 @@ def choose_points(wanted: str, drafter: Path | None, target: Target) -> tuple[in
 
 
 def points_of_drafter(drafter: Path, target: Target) -> tuple[int, ...]:
-    """The points that a drafter's config states or its trainer's defaults give."""
+    """The points that a drafter's config states or its trainer's defaults give, in the order of fc's blocks.
+
+    Raises UsageError where they cannot be told, InputError where the folder cannot be opened.
+    """
     source = open_source(str(drafter))
     written_here = read_seal(source.folder) is not None  # for an engine, in its numbering
     dialect = None if written_here else recognise(source.config, source.checkpoint.tensors).dialect

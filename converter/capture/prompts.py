@@ -18,7 +18,7 @@ _CHATS = ("messages", "conversations")  # as most data sets call a chat, and as 
 
 @dataclass(frozen=True)
 class Prompt:
-    """where: file and line, for messages; one of text and messages is there."""
+    """Text, or the turns of a chat, each with `role` and `content`; `where` (file and line) is for messages."""
 
     where: str
     text: str = ""
@@ -26,6 +26,7 @@ class Prompt:
 
 
 def bundled_prompts() -> list[Prompt]:
+    """Those of bundled.py."""
     return [Prompt("the bundled prompts", text) for text in PROMPTS]
 
 

@@ -60,7 +60,7 @@ def prompt_inputs(prompts: Sequence[Prompt], tokenizer: Any, limits: Limits, cha
 def text_inputs(texts: Sequence[Prompt], tokenizer: Any, limits: Limits) -> list[Input]:
     """Each document in pieces of at most `limits.given` tokens, each begun as the tokenizer begins a text.
 
-    Raises InputError F132 where nothing of two tokens or more is left.
+    Raises InputError F132 where nothing of two tokens or more is left, UsageError for pieces of less.
     """
     size = limits.given if limits.room is None else min(limits.given, limits.room)
     if size < 2:

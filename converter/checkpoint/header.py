@@ -33,6 +33,7 @@ DTYPE_BITS: Mapping[str, int] = {
 }  # fmt: skip
 # As configs name them.
 DTYPE_NAMES: Mapping[str, str] = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
+DTYPE_BYTES: Mapping[str, int] = {name: DTYPE_BITS[short] // 8 for short, name in DTYPE_NAMES.items()}
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 INTEGERS = frozenset({"I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64"})
 

@@ -285,6 +285,7 @@ def _not_honoured(engine: EngineRelease, spec: DrafterSpec, field: str, view: Dr
 
 
 def shown_value(value: Any) -> str:
+    """A value of a spec field in a message."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Latent):

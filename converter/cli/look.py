@@ -62,7 +62,7 @@ def inspect_command(
         return inspect(source, Asked(engines, rest["target"], rest["target_arch"], dialect))
 
     found = run_work(work, rest["mappings"], as_json)
-    from converter.report.inspected import InspectPrinter
+    from converter.report.inspect_text import InspectPrinter
     from converter.report.inspected import as_json as document
 
     if as_json:

@@ -22,6 +22,12 @@ class Origin:
     where: str
 
 
+def exact(number: float) -> str:
+    """`500000`, `207112184`, `0.1`: a decimal that reads as this very number, without an exponent up to 15 digits."""
+    text = f"{number:.15g}"
+    return text if float(text) == number else repr(number)
+
+
 @dataclass(frozen=True)
 class Rope:
     """Rotary position embedding: `kind` is transformers' rope_type; `parameters` holds what that kind needs."""
@@ -34,7 +40,7 @@ class Rope:
         """`theta 10000, yarn factor 32.0`; plain rope has its theta alone."""
         kind = [] if self.kind == "default" and not self.parameters else [self.kind]
         kind += [", ".join(f"{name} {value}" for name, value in self.parameters)] if self.parameters else []
-        return f"theta {self.theta:g}" + (f", {' '.join(kind)}" if kind else "")
+        return f"theta {exact(self.theta)}" + (f", {' '.join(kind)}" if kind else "")
 
     @property
     def names(self) -> frozenset[str]:

@@ -1,1 +1,1 @@
-"""torch: the drafter's forward pass, samples and scores. Imported only when a sample is given."""
+"""torch: the drafter's forward pass, samples and scores. Imported only where something is run."""

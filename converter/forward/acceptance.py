@@ -28,10 +28,6 @@ class Walk:
     positions: tuple[int, ...]
     accepted: tuple[int, ...]
 
-    @property
-    def steps(self) -> int:
-        return len(self.accepted)
-
 
 @dataclass(frozen=True)
 class Acceptance:
@@ -53,6 +49,19 @@ class Acceptance:
     steps: int | None
     rows: tuple[int, ...]
 
+    def as_json(self) -> dict[str, Any]:
+        """Of report and seal (schemas/report.schema.json)."""
+        return {
+            "chain": self.chain,
+            "exact": self.exact,
+            "length": self.length,
+            "interval": [self.low, self.high],
+            "per_position": list(self.per_position),
+            "accepted": self.accepted,
+            "steps": self.steps,
+            "rows": list(self.rows),
+        }
+
 
 def greedy_share(outcomes: Sequence[Outcome]) -> Share | None:
     """How many of the tokens that count are the target's choice after the token before."""
@@ -68,6 +77,7 @@ def walk(outcome: Outcome, chain: int) -> Walk:
     it is not counted, as nothing says whether it would have gone on.
 
     The choices are teacher-forced, which makes no difference: they are read only as far as the chain equals the text.
+    Raises ValueError for a chain longer than the steps that were run.
     """
     if not 1 <= chain <= outcome.steps:
         raise ValueError(f"a chain of {chain}, where steps 1 to {outcome.steps} were run")
@@ -92,7 +102,8 @@ def acceptance(outcomes: Sequence[Outcome], chain: int, choices_known: bool = Tr
     """Exact where every token that counts is the target's greedy choice, else an estimate.
 
     choices_known   False where the labels are the text itself, which then looks greedy
-    None where the sample is too short to tell.
+
+    None where the sample is too short to tell. Raises ValueError for a chain longer than the steps that were run.
     """
     greedy = greedy_share(outcomes)
     if greedy is None:
@@ -162,16 +173,3 @@ def _turns(counts: Tensor) -> list[tuple[int, int]]:
     padded[1:-1] = counts.long()
     change = padded.diff()
     return list(zip((change == 1).nonzero()[:, 0].tolist(), (change == -1).nonzero()[:, 0].tolist(), strict=True))
-
-
-def as_json(measured: Acceptance) -> dict[str, Any]:
-    return {
-        "chain": measured.chain,
-        "exact": measured.exact,
-        "length": measured.length,
-        "interval": [measured.low, measured.high],
-        "per_position": list(measured.per_position),
-        "accepted": measured.accepted,
-        "steps": measured.steps,
-        "rows": list(measured.rows),
-    }

@@ -27,6 +27,8 @@ class Contrast:
     """A candidate against the declared wiring, over `positions` rows in clusters.
 
     Differences are candidate minus declared, summed over the steps of a row, in nats.
+
+    sums, counts   of each cluster, the sum of its rows' differences, and how many rows it has
     """
 
     sums: list[float] = field(default_factory=list)
@@ -46,6 +48,7 @@ class Contrast:
 
     @property
     def mean(self) -> float:
+        """Nats per position; 0 where there is none."""
         return sum(self.sums) / self.positions if self.positions else 0.0
 
     @property
@@ -103,6 +106,7 @@ class Contrast:
         return math.ceil(self.positions * min(ways, default=1.0) ** 2)
 
     def as_json(self) -> dict[str, Any]:
+        """Of report and seal; error and z are null where they are not finite (too few clusters, or no spread)."""
         error, z = self.error, self.z
         return {
             "difference": round(self.mean, 6),

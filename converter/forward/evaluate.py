@@ -10,7 +10,7 @@ from torch import Tensor
 
 from converter.forward.embedding import Embedding
 from converter.forward.model import DraftModel, History, Piece, window
-from converter.forward.scores import Outcome
+from converter.forward.outcomes import Outcome
 from converter.forward.states import States
 
 BLOCK = {"cpu": 512, "cuda": 4096}  # rows computed at once
@@ -22,7 +22,9 @@ FLOOR = 0.01  # share of probability spread over the whole vocabulary, so that n
 class Side:
     """One forward of a drafter and what it takes from a sample.
 
+    points      capture points in the order of fc's blocks
     to_target   target id of each draft token, int64 [Vd], on the CPU
+    vocab_size  of the target
     """
 
     label: str
@@ -35,11 +37,20 @@ class Side:
 
 @dataclass
 class Difference:
-    """A side against the first one, over all rows and steps: logits, and the tokens that they name."""
+    """A side against the first one, over all rows of all steps.
+
+    logits    the largest absolute difference of logits
+    choices   rows that name another token, of `rows`
+    """
 
     logits: float = 0.0
     choices: int = 0
     rows: int = 0
+
+    @property
+    def changed(self) -> float:
+        """The share of rows that name another token."""
+        return self.choices / max(self.rows, 1)
 
 
 @dataclass
@@ -150,7 +161,12 @@ def draft_ids(to_target: Tensor, vocab_size: int) -> Tensor:
 
 
 def smoothed(logits: Tensor, labels: Tensor, draft: Tensor, vocab_size: int) -> Tensor:
-    """log(share of the label): (1 - FLOOR) softmax + FLOOR / V; labels are target ids [N]."""
+    """[N]: log(share of the label), (1 - FLOOR) softmax + FLOOR / V.
+
+    logits  [N, Vd]
+    labels  [N] int64, target ids, on the CPU
+    draft   [V] int64, as `draft_ids` gives it
+    """
     ids = draft[labels].to(logits.device)
     given = (logits.gather(1, ids.clamp(min=0)[:, None])[:, 0] - logits.logsumexp(-1)).exp()
     given = torch.where(ids >= 0, given, torch.zeros_like(given))
@@ -158,7 +174,7 @@ def smoothed(logits: Tensor, labels: Tensor, draft: Tensor, vocab_size: int) -> 
 
 
 def window_1d(values: Tensor, start: int, count: int) -> Tensor:
-    """values[start : start + count], filled up with zeros past the end."""
+    """[count]: values[start : start + count] of [T], filled up with zeros past the end."""
     return window(values[:, None], start, count)[:, 0]
 
 

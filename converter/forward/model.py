@@ -28,7 +28,6 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
 }
-PIECE = 512  # rows computed at once where the caller has no reason for another number
 _QUERIES = 256  # rows that attend at once, under one mask: more of them compute more keys that a row does not see
 _SCORES = 2**28  # attention scores held at once, should the kernel hold them at all: 1 GiB in fp32
 
@@ -45,7 +44,7 @@ class History:
 class Piece:
     """Rows start..start+count-1 of one sequence; `history` holds those before and takes these in at step 0.
 
-    lead   rows at the front that are there to be attended to: nothing else is computed of them than that takes
+    lead   rows at the front that are only attended to: no more is computed of them than that takes
     """
 
     start: int
@@ -93,22 +92,6 @@ class DraftModel:
         self.device, self.dtype = weights["fc.weight"].device, weights["fc.weight"].dtype
         inverse, self._rope_scale = frequencies(spec.rope, spec.head_dim)
         self._inverse = inverse.to(self.device)
-
-    @torch.inference_mode()
-    def run(self, embeds: Tensor, states: Tensor, steps: int) -> list[Tensor]:
-        """Logits over the draft vocabulary of steps 0..steps-1 of one sequence, each [T-1-k, Vd]; teacher-forced.
-
-        embeds  [T, H]     embedding rows of x_0..x_{T-1}
-        states  [T, n*Ht]  the target's states at the capture points, side by side, in the order of fc's blocks
-        """
-        rows = embeds.shape[0] - 1
-        history, parts = History(), []
-        for start in range(0, rows, PIECE):
-            piece = Piece(start, min(PIECE, rows - start), history)
-            tokens = [window(embeds, start + 1 + k, piece.count) for k in range(min(steps, rows))]
-            combined = self.combine(states[start : start + piece.count])
-            parts.append([self.logits(n) for n in self.steps(combined, tokens, [piece])])
-        return [torch.cat(step)[: rows - k] for k, step in enumerate(zip(*parts, strict=True))]
 
     def combine(self, states: Tensor) -> Tensor:
         """[N, n*Ht] -> [N, H]: the norms before fc, then fc."""
@@ -271,6 +254,8 @@ def _seen(
 
 
 def window(rows: Tensor, start: int, count: int) -> Tensor:
-    """rows[start : start + count], filled up with zeros past the end: such rows are computed and not looked at."""
+    """[count, H]: rows[start : start + count] of [T, H], filled up with zeros past the end: such rows are computed and
+    not looked at.
+    """
     part = rows[start : start + count]
     return part if len(part) == count else F.pad(part, (0, 0, 0, count - len(part)))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from converter.checks.engine import shown_value
 from converter.findings import Finding, error, note, warning
 from converter.forward.contrast import Contrast
 from converter.forward.evaluate import Difference
@@ -27,6 +28,7 @@ class Cost:
 
 
 def not_computable(what: str, engine: str = "") -> Finding:
+    """N104 of the trainer's forward pass, or of an engine's."""
     return error(
         "N104",
         f"the forward pass {f'of {engine} ' if engine else ''}cannot be computed: {what}",
@@ -35,6 +37,7 @@ def not_computable(what: str, engine: str = "") -> Finding:
 
 
 def not_finite(engine: str = "") -> Finding:
+    """N103 of the trainer's forward pass, or of an engine's."""
     return error(
         "N103",
         f"{engine or 'the drafter'} computes values that are no numbers on this sample",
@@ -45,8 +48,7 @@ def not_finite(engine: str = "") -> Finding:
 
 
 def _gap(difference: Difference) -> str:
-    changed = difference.choices / max(difference.rows, 1)
-    others = f"{changed:.1%} of {difference.rows:,} drafted tokens are others"
+    others = f"{difference.changed:.1%} of {difference.rows:,} drafted tokens are others"
     return f"logits differ by up to {difference.logits:.3g}, {others}"
 
 
@@ -70,7 +72,7 @@ def disagrees(
     whole: tuple[Scores, Scores] | None,
 ) -> Finding:
     """N102, with the rules responsible and what they cost; whole: scores as trained and as served."""
-    causes = [f"{c.field} is {_shown(c.trained)} in training, {_shown(c.served)} in {engine}" for c in costs]
+    causes = [f"{c.field} is {shown_value(c.trained)} in training, {shown_value(c.served)} in {engine}" for c in costs]
     if other_map:
         causes.append("draft tokens mean other target tokens to it")
     cost = [_fall(*whole) + " (each of the rows still right before it)"] if whole else []
@@ -96,16 +98,6 @@ def _fall(before: Scores, after: Scores) -> str:
     return ", ".join(parts)
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return (
-        "[" + ", ".join("full" if v is None else str(v) for v in value) + "]"
-        if isinstance(value, tuple)
-        else str(value)
-    )
-
-
 def unlike(said: Finding, measured: Measured) -> Finding:
     """C216 with what the sample shows of it, or C227 where it shows that nothing is lost."""
     gain = measured.contrast
@@ -123,6 +115,7 @@ def unlike(said: Finding, measured: Measured) -> Finding:
 
 
 def never_right(rows: int) -> Finding:
+    """N105."""
     return error(
         "N105",
         f"the drafter is right at none of {rows:,} positions",
@@ -133,6 +126,7 @@ def never_right(rows: int) -> Finding:
 
 
 def no_better_than_frequencies(scores: Scores, frequencies: Contrast) -> Finding:
+    """N106, by controls.frequency_contrast."""
     return error(
         "N106",
         "the drafter knows no more of the next token than how often each token occurs",
@@ -145,6 +139,7 @@ def no_better_than_frequencies(scores: Scores, frequencies: Contrast) -> Finding
 
 
 def mislabelled(point: int) -> Finding:
+    """A302: the embedding stands under `point`, and not under 0."""
     return error(
         "A302",
         f"what the sample calls layer {point} is the target's embedding (point 0)",
@@ -155,6 +150,7 @@ def mislabelled(point: int) -> Finding:
 
 
 def other_labels(words: tuple[str, ...]) -> Finding:
+    """A303, with what was found of the two ends (Anchors.words)."""
     return warning(
         "A303",
         "the ends of the sample's states are not those of this target",
@@ -166,6 +162,7 @@ def other_labels(words: tuple[str, ...]) -> Finding:
 
 
 def states_do_not_matter(control: Contrast) -> Finding:
+    """N107, by the states of other tokens (Judgement.control)."""
     return error(
         "N107",
         "the drafter does as well with the states of other tokens: what the target hands over does not matter to it",
@@ -178,6 +175,7 @@ def states_do_not_matter(control: Contrast) -> Finding:
 
 
 def too_low(scores: Scores, least: float) -> Finding:
+    """N101: less than --min-accuracy asks for."""
     return error(
         "N101",
         f"step-0 accuracy is {scores.accuracy[0]:.1%}, below --min-accuracy {least:.1%}",

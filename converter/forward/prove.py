@@ -50,6 +50,7 @@ class Question:
     as_it_is       engines that may serve the files as they lie there: whether they compute what was trained
     sample         None: random states, which show agreement and nothing else
     target         embedding, head and norm of the target where they are at hand
+    head           the last two of them as what they choose
     layers         of the target, None where unknown
     rope_theta     of the target, None where unknown
     steps          draft steps to run
@@ -83,6 +84,7 @@ class Agreement:
     changed: float
 
     def as_json(self) -> dict[str, Any]:
+        """A row of `proof.engines` in report and seal."""
         return {"engine": self.engine, "largest_logit_difference": self.difference, "choices_changed": self.changed}
 
 
@@ -114,15 +116,15 @@ class Proof:
 
     @property
     def difference(self) -> float | None:
+        """The largest of the engines' differences of logits; None where no engine's forward was run."""
         return max((a.difference for a in self.agreements), default=None)
 
 
-def _nobody(what: str) -> None:
-    """Hears how far it is where nobody looks."""
+def prove(question: Question, told: Callable[[str], None] = lambda what: None) -> Proof:
+    """Run all forwards, hold them against each other, score them, and judge the wiring; `told` hears how far it is.
 
-
-def prove(question: Question, told: Callable[[str], None] = _nobody) -> Proof:
-    """Run all forwards, hold them against each other, score them, and judge the wiring; `told` hears how far it is."""
+    Raises InputError where a state of the sample or a row of the target cannot be read.
+    """
     drafter, sample, device = question.drafter, question.sample, question.device
     sequences: Sequence[States] = sample.sequences if sample is not None else _random(question)
     # Agreement is a matter of fp32: in bf16 a flag that is ignored can hide in the rounding.
@@ -168,8 +170,7 @@ def prove(question: Question, told: Callable[[str], None] = _nobody) -> Proof:
             continue
         if proved:
             served.append((run.side, evaluation))
-            changed = difference.choices / max(difference.rows, 1)
-            agreements.append(Agreement(run.files.engine, difference.logits, changed))
+            agreements.append(Agreement(run.files.engine, difference.logits, difference.changed))
         if run.files.as_it_is:
             lying.setdefault(run.files.engine, None)
         differs = difference.logits > TOLERANCE
@@ -285,8 +286,11 @@ def _on_sample(
     )
 
 
-def find_wiring(question: Question, told: Callable[[str], None] = _nobody) -> Judgement | None:
-    """Search the sample for the wiring that the drafter was trained with; None where its forward cannot be computed."""
+def find_wiring(question: Question, told: Callable[[str], None] = lambda what: None) -> Judgement | None:
+    """Search the sample for the wiring that the drafter was trained with; None where its forward cannot be computed.
+
+    Raises InputError as `prove` does.
+    """
     assert question.sample is not None
     around = _around(question, question.sample.sequences)
     try:
@@ -410,6 +414,3 @@ def as_json(
             **proof.judgement.as_json(),
         },
     }
-
-
-__all__ = ["Proof", "Question", "as_json", "find_wiring", "prove"]

@@ -17,7 +17,7 @@ class NotComputable(Exception):
 def frequencies(rope: Rope, head_dim: int) -> tuple[Tensor, float]:
     """Inverse frequencies [head_dim/2] (fp32) and the factor that cos and sin are scaled by.
 
-    Raises NotComputable for other kinds, and for rotation of only a part of the head.
+    Raises NotComputable for other kinds, for rotation of only a part of the head, and for parameters that give none.
     """
     p = dict(rope.parameters)
     if p.get("partial_rotary_factor", 1) != 1 or "mrope_section" in p:
@@ -26,13 +26,14 @@ def frequencies(rope: Rope, head_dim: int) -> tuple[Tensor, float]:
     plain = 1.0 / rope.theta**exponents
     if rope.kind == "default":
         return plain, 1.0
+    if rope.kind not in ("linear", "llama3", "yarn"):
+        raise NotComputable(f"rope of the kind {rope.kind}")
+    # A list in place of a number, or a base whose logarithm is 0.
+    if any(isinstance(value, tuple) for value in p.values()) or (rope.kind == "yarn" and rope.theta == 1):
+        raise NotComputable(f"rope with {rope}")
     if rope.kind == "linear":
         return plain / p["factor"], 1.0
-    if rope.kind == "llama3":
-        return _llama3(plain, p), 1.0
-    if rope.kind == "yarn":
-        return _yarn(plain, rope.theta, head_dim, p)
-    raise NotComputable(f"rope of the kind {rope.kind}")
+    return (_llama3(plain, p), 1.0) if rope.kind == "llama3" else _yarn(plain, rope.theta, head_dim, p)
 
 
 def _llama3(plain: Tensor, p: dict[str, float]) -> Tensor:

@@ -32,11 +32,14 @@ FORMAT = "eagle3-convert/sample/1"
 
 @dataclass(frozen=True, eq=False)
 class SampleSequence:
-    """tokens [T] int64, counts [T] bool; states and the target's choices are read or computed when asked for.
+    """One text of a sample; states and the target's choices are read or computed when asked for.
 
+    tokens     [T] int64
+    counts     [T] bool: tokens that the target wrote
     points     what the states may be asked for by
     states     the states on disk; the i-th point is the i-th state
     following  the target's choices [T] int64, or what computes them
+    where      the file, for messages
     """
 
     name: str
@@ -65,11 +68,12 @@ class SampleSequence:
 class Sample:
     """What was opened, all sequences alike.
 
+    path         the file or folder that was named
     points       capture points of the states, in the file's order
-    form         words for the report
+    form         which form it has (sample_forms.py), in words for the report
     labels       where target_next comes from: the file; the target's head on its last state; the text itself
     decoding     "greedy", "sampled" or "" (unknown)
-    target, fingerprint   of the target, as the metadata says; "" unknown
+    fingerprint  of the target, as the metadata says; "" unknown
     captured     True where this tool captured the states from the target
     files        those that were opened, of a folder perhaps not all
     notes        what the user should know about the sample
@@ -81,7 +85,6 @@ class Sample:
     form: str
     labels: Labels
     decoding: str = ""
-    target: str = ""
     fingerprint: str = ""
     captured: bool = False
     files: tuple[Path, ...] = ()
@@ -131,7 +134,6 @@ def read_sample(
     points: tuple[int, ...] | None = None,
     last_point: int | None = None,
     head: TargetHead | None = None,
-    needed: tuple[int, ...] | None = None,
     most: int | None = None,
     declared: bool = True,
 ) -> Sample:
@@ -140,8 +142,8 @@ def read_sample(
     points      what the states are, for files that do not say so
     last_point  the target's number of layers
     head        to compute the target's choices where the file has none
-    needed      points that must be there; the drafter's own where None
-    declared    False where the drafter's capture points are not known, and cannot name a trainer's states
+    declared    False where the drafter's capture points are not known: they cannot name a trainer's states, and any
+                states will do for a search, as many as the drafter takes
     most        positions after which no further sequence is taken; those taken are spread over the sample
 
     Raises InputError: F120 no sample, F121 of another target, F122 lacks a capture point, F123 nothing to score,
@@ -213,13 +215,12 @@ def read_sample(
         form,
         labels,
         _word(metadata, "decoding", ("greedy", "sampled")),
-        metadata.get("target", ""),
         metadata.get("target_fingerprint", ""),
         all(f.metadata.get("format") == FORMAT and f.metadata.get("captured") == "target" for f in files),
         tuple(f.file for f in files),
         notes,
     )
-    _complete(sample, spec.capture_points if needed is None else needed)
+    _complete(sample, spec, declared)
     return sample
 
 
@@ -369,18 +370,22 @@ def _agree(path: Path, files: list[Opened], head: TargetHead | None) -> None:
         )
 
 
-def _complete(sample: Sample, needed: tuple[int, ...]) -> None:
-    missing = tuple(p for p in dict.fromkeys(needed) if p not in sample.points)
-    if missing:
-        raise InputError(
-            error(
-                "F122",
-                f"the sample has no states of {describe_points(missing)}",
-                where=str(sample.path),
-                found=f"states of {describe_points(sample.points)}",
-                expected=f"the drafter's {describe_points(needed)}",
-                fix=("capture these states too, or correct the drafter's capture points with --aux",),
-            )
+def _complete(sample: Sample, spec: DrafterSpec, declared: bool) -> None:
+    """Raises F122 where states are missing that the drafter is fed with, F123 where no position counts."""
+    missing = tuple(p for p in dict.fromkeys(spec.capture_points) if p not in sample.points)
+    if declared and missing:
+        raise _lacking(
+            sample,
+            f"the sample has no states of {describe_points(missing)}",
+            f"the drafter's {describe_points(spec.capture_points)}",
+            "capture these states too, or correct the drafter's capture points with --aux",
+        )
+    if not declared and len(sample.points) < spec.num_points:
+        raise _lacking(
+            sample,
+            "the sample has fewer states than the drafter takes",
+            f"states at {spec.num_points} capture points or more",
+            "capture the states of more layers: eagle3 sample --points all",
         )
     if sample.positions == 0:
         short = any(n.code == "F127" for n in sample.notes) and not sample.sequences
@@ -393,6 +398,11 @@ def _complete(sample: Sample, needed: tuple[int, ...]) -> None:
                 expected="1 at the tokens that the target wrote",
             )
         )
+
+
+def _lacking(sample: Sample, message: str, expected: str, fix: str) -> InputError:
+    found = f"states of {describe_points(sample.points)}" if sample.points else "no states"
+    return InputError(error("F122", message, where=str(sample.path), found=found, expected=expected, fix=(fix,)))
 
 
 def _word(metadata: Mapping[str, str], key: str, known: tuple[str, ...]) -> str:

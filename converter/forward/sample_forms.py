@@ -30,7 +30,7 @@ LAST_STATE: Mapping[str, Literal["before norm", "after norm"]] = {
 
 
 class States(Protocol):
-    """count states of T positions, each [T, width]."""
+    """`count` states of `length` positions, each [length, width]."""
 
     @property
     def count(self) -> int: ...
@@ -82,6 +82,7 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def no_sample(path: Path, what: str, expected: str = "", fix: tuple[str, ...] = ()) -> InputError:
+    """F120: `what` is why the file or folder is none."""
     known = "sK.input_ids, sK.hidden_states, sK.loss_mask and sK.target_next for each sequence K, or a trainer's data"
     return InputError(
         error("F120", f"{path} is no sample: {what}", where=str(path), expected=expected or known, fix=fix)
@@ -89,6 +90,7 @@ def no_sample(path: Path, what: str, expected: str = "", fix: tuple[str, ...] = 
 
 
 def other_target(path: Path, found: str, expected: str, where: str = "") -> InputError:
+    """F121: the sample does not belong to the drafter's target."""
     return InputError(
         error(
             "F121",
@@ -102,5 +104,6 @@ def other_target(path: Path, found: str, expected: str, where: str = "") -> Inpu
 
 
 def unfit(path: Path, name: str, states: tuple[int, ...], others: set[tuple[int, ...]]) -> InputError:
+    """F120: the shape of the states of a sequence, and those of its other tensors, of which one has another length."""
     found = ", ".join(str(list(s)) for s in sorted(others))
     return no_sample(path, f"the tensors of {name} do not belong together: states {list(states)}, {found}")

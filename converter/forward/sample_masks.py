@@ -25,12 +25,13 @@ from converter.forward.sample_forms import Stored
 _STATE = "state.json"
 
 
-def dataset_beside(file: Path) -> Path | None:
+def _dataset_beside(file: Path) -> Path | None:
     """The folder that datasets' save_to_disk wrote: that of the file, or the one above."""
     return next((f for f in (file.parent, file.parent.parent) if (f / _STATE).is_file()), None)
 
 
 def can_read() -> bool:
+    """Whether pyarrow is installed."""
     return importlib.util.find_spec("pyarrow") is not None
 
 
@@ -81,9 +82,10 @@ class MaskOf:
         self._why = ""
 
     def of(self, stored: Stored) -> Tensor:
+        """[T] bool: which tokens of a sequence count. Raises InputError as Masks does."""
         if stored.mask is not None:
             return stored.mask
-        folder = dataset_beside(stored.file)
+        folder = _dataset_beside(stored.file)
         if folder is None:
             self._why = "no dataset (state.json with *.arrow) in the folder of the states or the one above"
         elif not can_read():
@@ -101,6 +103,7 @@ class MaskOf:
         return counts
 
     def notes(self, path: Path, sequences: int) -> Iterator[Finding]:
+        """F126 where sequences were without a mask, of as many as were taken."""
         if self._without:
             yield note(
                 "F126",

@@ -11,6 +11,7 @@ from converter.forward.sample_forms import OWN, Labels, Opened
 
 
 def left_out(path: Path, files: list[Opened], unknown: list[Path], short: int, again: int) -> Iterator[Finding]:
+    """F127 where sequences are too short or there twice, or where files are none of a sample."""
     parts = []
     if short:
         parts.append(f"{short:,} of {sum(len(f.sequences) for f in files):,} sequences, shorter than 2 tokens")
@@ -23,6 +24,7 @@ def left_out(path: Path, files: list[Opened], unknown: list[Path], short: int, a
 
 
 def reordered(path: Path, form: str, given: tuple[int, ...] | None, declared: tuple[int, ...]) -> Iterator[Finding]:
+    """F129 where a trainer's file does not name its states and the drafter's points are not in layer order."""
     if form == OWN or given is not None or list(declared) == sorted(declared):
         return
     order = describe_points(tuple(sorted(set(declared))))
@@ -45,6 +47,7 @@ def text_only(
     named: tuple[int, ...],
     last_point: int | None,
 ) -> Iterator[Finding]:
+    """F128 where there is nothing to tell the target's choices by, and the text stands for them."""
     if labels != "text":
         return
     if not has_head:

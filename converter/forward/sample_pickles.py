@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,7 @@ def _load(path: Path, gzipped: bool) -> Any:
                     raise no_sample(path, f"it unfolds to more than {_UNFOLDS} times its size, which no states do")
             _unpacked = (stamp, content)
         return load_pickle(path, _unpacked[1])
-    except (OSError, EOFError, ValueError) as problem:  # gzip's errors are OSErrors and EOFError, zlib's ValueErrors
+    except (OSError, EOFError, zlib.error) as problem:
         raise InputError(
             error("F101", f"{path.name} is no readable gzip file", where=str(path), found=str(problem)[:200])
         ) from problem

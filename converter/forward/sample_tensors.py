@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,9 +11,7 @@ from torch import Tensor
 from converter.checkpoint.header import FLOATS, INTEGERS
 from converter.checkpoint.reader import Checkpoint
 from converter.forward.sample_forms import HIDDEN_STATES, OWN, Opened, Stored, natural, no_sample, unfit
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from converter.forward.weights import as_torch, tensor
 
 _NEXT = ("target_next", "target_greedy_next")
 
@@ -26,14 +23,6 @@ def open_tensors(path: Path, checkpoint: Checkpoint) -> Opened | None:
     if {"token_ids", "hidden_states"} <= checkpoint.tensors.keys():
         return _hidden_states(path, checkpoint)
     return None
-
-
-def _as_torch(checkpoint: Checkpoint, name: str, stored: NDArray[Any]) -> Tensor:
-    values = torch.from_numpy(stored.copy())
-    dtype = checkpoint.tensors[name].info.dtype
-    if dtype == "F8_E4M3":
-        return values.view(torch.float8_e4m3fn)
-    return values.view(torch.bfloat16) if dtype == "BF16" else values
 
 
 @dataclass(frozen=True)
@@ -48,7 +37,8 @@ class _Planes:
     coarse: bool = False
 
     def rows(self, index: int, start: int, stop: int) -> Tensor:
-        return _as_torch(self.checkpoint, self.name, self.checkpoint.part_rows(self.name, index, start, stop - start))
+        rows = self.checkpoint.part_rows(self.name, index, start, stop - start)
+        return as_torch(self.checkpoint, self.name, rows.copy())
 
 
 @dataclass(frozen=True)
@@ -75,7 +65,7 @@ class _Columns:
         return values.to(torch.bfloat16) * scales.to(torch.bfloat16)
 
     def _read(self, name: str, start: int, stop: int) -> Tensor:
-        return _as_torch(self.checkpoint, name, self.checkpoint.rows(name, start, stop - start))
+        return as_torch(self.checkpoint, name, self.checkpoint.rows(name, start, stop - start).copy())
 
 
 def _own(path: Path, checkpoint: Checkpoint) -> Opened:
@@ -100,7 +90,7 @@ def _own_sequence(path: Path, checkpoint: Checkpoint, name: str) -> Stored:
         raise unfit(path, name, states.shape, lengths)
     if states.dtype not in FLOATS:
         raise no_sample(path, f"the states of {name} are {states.dtype}, not floating point")
-    tokens, mask, choices = (_as_torch(checkpoint, n, checkpoint.read(n)) for n in needed)
+    tokens, mask, choices = (tensor(checkpoint, n) for n in needed)
     planes = _Planes(checkpoint, f"{name}.hidden_states", *states.shape)
     return Stored(name, path, tokens.long(), mask.bool(), choices.long(), planes)
 
@@ -129,5 +119,5 @@ def _hidden_states(path: Path, checkpoint: Checkpoint) -> Opened:
         raise no_sample(path, f"its states are {states.dtype}, not floating point")
     length, count, width = states.shape
     columns = _Columns(checkpoint, "hidden_states", scales, count, length, width)
-    ids = _as_torch(checkpoint, "token_ids", checkpoint.read("token_ids")).long()
+    ids = tensor(checkpoint, "token_ids").long()
     return Opened(path, HIDDEN_STATES, {}, (Stored(path.stem, path, ids, None, None, columns),))

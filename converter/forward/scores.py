@@ -12,24 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from converter.forward import acceptance as _acceptance
-from converter.forward.acceptance import Acceptance, Walk, acceptance, greedy_share, walk
+from converter.forward.acceptance import Acceptance, acceptance, greedy_share
 from converter.forward.intervals import Share, share
 from converter.forward.outcomes import Outcome
-
-__all__ = [
-    "Acceptance",
-    "Bucket",
-    "Outcome",
-    "Scores",
-    "Share",
-    "Walk",
-    "acceptance",
-    "as_json",
-    "greedy_share",
-    "score",
-    "walk",
-]
 
 DEFINITION = "rows right at all steps 0..k against the target's choice over its full vocabulary"
 _FIRST_BUCKET = 256
@@ -72,10 +57,12 @@ class Scores:
 
     @property
     def right(self) -> tuple[int, ...]:
+        """Rows right at all steps 0..k, 0 where no row of step k counts."""
         return tuple(s.hits if s else 0 for s in self.steps)
 
     @property
     def rows(self) -> tuple[int, ...]:
+        """Rows that count at step k."""
         return tuple(s.rows if s else 0 for s in self.steps)
 
     @property
@@ -178,7 +165,7 @@ def as_json(scores: Scores) -> dict[str, Any]:
         "coverage": _share(scores.coverage),
         "by_position": [{"first": b.first, "last": b.last, "accuracy": _share(b.accuracy)} for b in scores.by_position],
         "greedy": _share(scores.greedy),
-        "acceptance": [_acceptance.as_json(a) for a in scores.acceptance],
+        "acceptance": [a.as_json() for a in scores.acceptance],
     }
 
 

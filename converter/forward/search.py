@@ -19,7 +19,7 @@ from converter.forward.contrast import Contrast, Verdict
 from converter.forward.embedding import Embedding
 from converter.forward.evaluate import Side
 from converter.forward.states import States
-from converter.forward.wiring import FLAGS, Wiring, declared, neighbours
+from converter.forward.wiring import Wiring, declared, neighbours
 from converter.forward.wiring_scores import Stretch, WiringScorer, groups, stretches
 from converter.rules.behaviours import POINTS
 
@@ -45,6 +45,7 @@ class Alternatives:
     rope_theta: float | None = None
 
     def neighbours(self, wiring: Wiring) -> list[Wiring]:
+        """Wirings that a usual mistake leads to (wiring.neighbours), the target's rope base among them."""
         found = neighbours(wiring, self.points, self.flags, tuple(self.maps), tuple(self.embeddings))
         if self.rope_theta is not None and self.rope_theta != wiring.rope_theta:
             found.append(replace(wiring, rope_theta=self.rope_theta))
@@ -53,6 +54,8 @@ class Alternatives:
 
 @dataclass(frozen=True)
 class Ranked:
+    """A wiring, and its contrast with the one that it is held against."""
+
     wiring: Wiring
     contrast: Contrast
 
@@ -70,7 +73,8 @@ class Judgement:
     control: Contrast
     positions: int
 
-    def those(self, *verdicts: str) -> list[Ranked]:
+    def those(self, *verdicts: Verdict) -> list[Ranked]:
+        """The others of which one of these is said."""
         return [r for r in self.others if r.contrast.verdict in verdicts]
 
     @property
@@ -81,6 +85,7 @@ class Judgement:
         return -(-count // unit) * unit
 
     def as_json(self) -> dict[str, Any]:
+        """What report and seal say of other wirings (schemas/report.schema.json, `proof.wiring`)."""
         return {
             "of": self.of.as_json(),
             "positions": self.positions,
@@ -143,6 +148,7 @@ class Judge:
         return Judgement(wiring, tuple(ranked), control, positions)
 
     def neighbours(self, wiring: Wiring) -> Judgement:
+        """What is declared, against its neighbours."""
         return self.judge(wiring, self._alternatives.neighbours(wiring), settled=("worse", "equal"))
 
     def find(self) -> Judgement:
@@ -198,7 +204,7 @@ class Judge:
             return scores[wiring]
 
         known, count = self._alternatives.points, len(start.points)
-        residuals = [start.with_flag(FLAGS[0], value) for value in (False, True)]
+        residuals = [start.with_flag("norm_before_residual", value) for value in (False, True)]
         if math.perm(len(known), count) <= _EXHAUSTIVE:
             compute(replace(wiring, points=points) for wiring in residuals for points in permutations(known, count))
         else:
@@ -207,7 +213,7 @@ class Judge:
                     score(replace(wiring, points=points))
             best = self._climb(max(scores, key=score), score)
             # A wrong residual costs far more than wrong points; still, it may have hidden which are right.
-            flipped = best.with_flag(FLAGS[0], not best.flags[0])
+            flipped = best.flipped("norm_before_residual")
             if score(flipped) > score(best):
                 self._climb(flipped, score)
         return sorted(scores, key=lambda w: -scores[w])[:_KEPT]
@@ -242,7 +248,7 @@ class Judge:
         found: dict[Wiring, None] = {}
         for wiring in wirings:
             for value in (False, True):
-                found[wiring.with_flag(FLAGS[3], value)] = None
+                found[wiring.with_flag("norm_output", value)] = None
         for wiring in [w for w in list(found) if w.points == wirings[0].points]:
             alternatives = self._alternatives
             maps, embeddings = tuple(alternatives.maps), tuple(alternatives.embeddings)

@@ -27,9 +27,10 @@ from converter.target_weights import RowTable
 class EngineFiles:
     """A drafter as an engine release sees it.
 
-    spec    what the release computes (EngineRelease.view)
-    names   canonical -> name in `checkpoint`, of what the release loads; d2t among them if it does
-    stops   why the release computes nothing of it; "" where it runs
+    spec      what the release computes (EngineRelease.view)
+    names     canonical -> name in `checkpoint`, of what the release loads; d2t among them if it does
+    takes_target_embedding   whatever the files hold
+    stops     why the release computes nothing of it; "" where it runs
     as_it_is  the files are those given; else, where they are the input's, those that would be written of it
     """
 

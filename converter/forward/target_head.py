@@ -33,6 +33,7 @@ class TargetHead:
     """head [>= vocab_size, Ht], norm and norm_bias [Ht], head_bias [>= vocab_size]; padded rows are never chosen.
 
     kind         what the norm does; from the target's model_type, a bias beside the norm's weight makes it a layer norm
+    vocab_size   ids that may be chosen
     place        the target's folder or id, for its fingerprint; None where it is not known
     """
 
@@ -74,6 +75,7 @@ class TargetHead:
         return "" if self.place is None else target_fingerprint(self.place)
 
     def with_kind(self, kind: NormKind) -> TargetHead:
+        """The same with a final norm that does something else with its weight."""
         return replace(self, kind=kind)
 
     def normalise(self, states: Tensor) -> Tensor:
@@ -103,9 +105,9 @@ class TargetHead:
         """
         return self._best(states, normed, None)
 
-    def draft_choices(self, states: Tensor, ids: Tensor, normed: bool = False) -> Tensor:
+    def draft_choices(self, states: Tensor, ids: Tensor) -> Tensor:
         """[T] int64: as `choices`, among the target ids `ids` [Vd] only; a target id, not a place in `ids`."""
-        return self._best(states, normed, ids)
+        return self._best(states, False, ids)
 
     def _best(self, states: Tensor, normed: bool, ids: Tensor | None) -> Tensor:
         device = states.device

@@ -23,7 +23,9 @@ COMPUTED: Mapping[str, Callable[[DraftModel], DraftModel]] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """contrast   the trainer's computation against the engines', summed over the steps of a row
+    """What the difference costs.
+
+    contrast          the trainer's computation against the engines', summed over the steps of a row
     trained, served   scores of the two on the same rows
     """
 
@@ -33,7 +35,7 @@ class Measured:
 
 
 def measure(computed: str, first: Side, sequences: Sequence[States], steps: int) -> Measured:
-    """`first` is the reference, which computes as engines do."""
+    """What `computed`, a name in COMPUTED, changes; `first` is the reference, which computes as engines do."""
     other = replace(first, model=COMPUTED[computed](first.model))
     ours, theirs = (e.outcomes for e in evaluate([first, other], sequences, steps))
     contrast = Contrast()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,21 +13,27 @@ from converter.drafter.layout import expected_tensors
 from converter.drafter.spec import DrafterSpec
 from converter.forward.rope import NotComputable
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 EMBEDDING = "embed_tokens.weight"
 
 
 def tensor(checkpoint: Checkpoint, name: str) -> Tensor:
     """The tensor `name` in its stored dtype."""
-    return _as_stored(checkpoint, name, torch.from_numpy(checkpoint.read(name).copy()))
+    return as_torch(checkpoint, name, checkpoint.read(name).copy())
 
 
 def picked(checkpoint: Checkpoint, name: str, indexes: Sequence[int]) -> Tensor:
     """Parts of the tensor `name` along the first axis, in its stored dtype."""
-    return _as_stored(checkpoint, name, torch.from_numpy(checkpoint.picked(name, indexes)))
+    return as_torch(checkpoint, name, checkpoint.picked(name, indexes))
 
 
-def _as_stored(checkpoint: Checkpoint, name: str, values: Tensor) -> Tensor:
-    return values.view(torch.bfloat16) if checkpoint.tensors[name].info.dtype == "BF16" else values
+def as_torch(checkpoint: Checkpoint, name: str, values: NDArray[Any]) -> Tensor:
+    """What `checkpoint` reads of the tensor `name`, in its stored dtype; it shares the memory of `values`."""
+    dtype = checkpoint.tensors[name].info.dtype
+    bits = {"BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn}  # which numpy has not
+    return torch.from_numpy(values).view(bits[dtype]) if dtype in bits else torch.from_numpy(values)
 
 
 def weights_of(

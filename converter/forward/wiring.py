@@ -8,21 +8,22 @@ from itertools import permutations
 from typing import Any
 
 from converter.drafter.points import as_option, describe_point, describe_points
-from converter.drafter.spec import NORM_FLAGS, DrafterSpec
+from converter.drafter.spec import NORM_FLAGS, DrafterSpec, exact
 from converter.forward.damage import DAMAGES
-
-FLAGS = NORM_FLAGS
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """points    capture points in the order of fc's blocks
-    flags     in the order of FLAGS
-    map       a name of a vocabulary map (prove.py), "" for the drafter's own reading
-    embedding "" for the reference's embedding, or whose instead
-    damage    a name in DAMAGES, "" for the weights as they are
-    shift     states of so many tokens earlier
-    control   states of other tokens, which no drafter was trained with: what is gained by the right ones
+    """What is fed to a drafter, and how.
+
+    points      capture points in the order of fc's blocks
+    flags       in the order of NORM_FLAGS
+    rope_theta  the base of rotary position embedding; its kind and parameters are the drafter's
+    map         a name of a vocabulary map (prove.py), "" for the drafter's own reading
+    embedding   "" for the reference's embedding, or whose instead
+    damage      a name in DAMAGES, "" for the weights as they are
+    shift       states of so many tokens earlier
+    control     states of other tokens, which no drafter was trained with: what is gained by the right ones
     """
 
     points: tuple[int, ...]
@@ -37,11 +38,22 @@ class Wiring:
     def spec(self, spec: DrafterSpec) -> DrafterSpec:
         """The drafter's spec with this wiring."""
         rope = replace(spec.rope, theta=self.rope_theta)
-        changes: dict[str, Any] = dict(zip(FLAGS, self.flags, strict=True))
+        changes: dict[str, Any] = dict(zip(NORM_FLAGS, self.flags, strict=True))
         return replace(spec, capture_points=self.points, rope=rope, **changes)
 
     def with_flag(self, name: str, value: bool) -> Wiring:
-        return replace(self, flags=tuple(value if n == name else v for n, v in zip(FLAGS, self.flags, strict=True)))
+        """The same with one of the flags set."""
+        flags = {**dict(zip(NORM_FLAGS, self.flags, strict=True)), name: value}
+        return replace(self, flags=tuple(flags.values()))
+
+    def flipped(self, name: str) -> Wiring:
+        """The same with one of the flags the other way."""
+        return self.with_flag(name, not self.flags[NORM_FLAGS.index(name)])
+
+    def _other_flags(self, other: Wiring) -> dict[str, str]:
+        """Flags in which it differs from `other`, as options and words have their values."""
+        pairs = zip(NORM_FLAGS, self.flags, other.flags, strict=True)
+        return {name: str(mine).lower() for name, mine, theirs in pairs if mine is not theirs}
 
     def words(self, other: Wiring) -> str:
         """What differs from `other`, e.g. "layer 2 for layer 3" or "norm_output false"."""
@@ -50,33 +62,31 @@ class Wiring:
             return "states of other tokens"
         if self.points != other.points:
             parts.append(_points_words(self.points, other.points))
-        parts += [
-            f"{name} {str(a).lower()}" for name, a, b in zip(FLAGS, self.flags, other.flags, strict=True) if a is not b
-        ]
+        parts += [f"{name} {value}" for name, value in self._other_flags(other).items()]
         if self.rope_theta != other.rope_theta:
-            parts.append(f"rope theta {self.rope_theta:g}")
+            parts.append(f"rope theta {exact(self.rope_theta)}")
         if self.map != other.map:
-            parts.append(f"vocabulary map {self.map}")
+            parts.append(f"vocabulary map {self.map or 'as read'}")
         if self.embedding != other.embedding:
             parts.append(f"embedding {self.embedding or 'as declared'}")
-        if self.damage:
-            parts.append(self.damage)
-        if self.shift:
-            parts.append(f"states of the token {'before' if self.shift > 0 else 'after'}")
+        if self.damage != other.damage:
+            parts.append(self.damage or "weights as they are")
+        if self.shift != other.shift:
+            whose = "before" if self.shift > 0 else "after" if self.shift else "itself"
+            parts.append(f"states of the token {whose}")
         return ", ".join(parts) or "as declared"
 
     def options(self, other: Wiring | None) -> list[str]:
         """The options of eagle3-convert that declare this wiring where `other` is declared now, or nothing."""
         words = []
         if other is None:
-            other = Wiring((), (False,) * len(FLAGS), self.rope_theta)
+            other = Wiring((), (False,) * len(NORM_FLAGS), self.rope_theta)
         if self.points != other.points:
             words += ["--aux", as_option(self.points)]
-        for name, a, b in zip(FLAGS, self.flags, other.flags, strict=True):
-            if a is not b:
-                words += ["--set", f"{name}={str(a).lower()}"]
+        for name, value in self._other_flags(other).items():
+            words += ["--set", f"{name}={value}"]
         if self.rope_theta != other.rope_theta:
-            words += ["--set", f"rope_theta={self.rope_theta:g}"]
+            words += ["--set", f"rope_theta={exact(self.rope_theta)}"]
         return words
 
     def has_options(self, other: Wiring | None) -> bool:
@@ -85,9 +95,10 @@ class Wiring:
         return replace(self, points=other.points, flags=other.flags, rope_theta=other.rope_theta) == other
 
     def as_json(self) -> dict[str, Any]:
+        """A wiring in report and seal (schemas/report.schema.json)."""
         return {
             "points": list(self.points),
-            **dict(zip(FLAGS, self.flags, strict=True)),
+            **dict(zip(NORM_FLAGS, self.flags, strict=True)),
             "rope_theta": self.rope_theta,
             "map": self.map or "as read",
             "embedding": self.embedding or "as declared",
@@ -97,7 +108,8 @@ class Wiring:
 
 
 def declared(spec: DrafterSpec) -> Wiring:
-    return Wiring(spec.capture_points, tuple(getattr(spec, name) for name in FLAGS), spec.rope.theta)
+    """The wiring that a spec states."""
+    return Wiring(spec.capture_points, tuple(getattr(spec, name) for name in NORM_FLAGS), spec.rope.theta)
 
 
 def _points_words(points: tuple[int, ...], other: tuple[int, ...]) -> str:
@@ -112,7 +124,7 @@ def flippable(tensors: Iterable[str]) -> tuple[str, ...]:
     """Flags that can be either way with these tensors (canonical names): a norm needs its weights to be on."""
     there = set(tensors)
     needs = {"norm_before_fc": "input_norm.weight", "fc_norm": "fc_norm.0.weight"}
-    return tuple(name for name in FLAGS if name not in needs or needs[name] in there)
+    return tuple(name for name in NORM_FLAGS if name not in needs or needs[name] in there)
 
 
 def neighbours(
@@ -127,7 +139,7 @@ def neighbours(
         if changed != wiring.points and len(set(changed)) == len(changed) and set(changed) <= set(points):
             found[replace(wiring, points=changed)] = None
     for name in flags:
-        found[wiring.with_flag(name, not wiring.flags[FLAGS.index(name)])] = None
+        found[wiring.flipped(name)] = None
     for name in maps:
         found[replace(wiring, map=name)] = None
     for name in embeddings:

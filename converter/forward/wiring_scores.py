@@ -29,7 +29,11 @@ MOST = 4096  # positions looked at where nothing is decided earlier
 
 @dataclass(frozen=True)
 class Stretch:
-    """Rows start..stop-1 of a sequence, of which those from `first` on are scored."""
+    """Rows start..stop-1 of a sequence, of which those from `first` on are scored.
+
+    sequence    its place in the sample
+    positions   rows that are scored: those of them that count
+    """
 
     sequence: int
     start: int
@@ -81,6 +85,7 @@ class WiringScorer:
     """Scores wirings of one drafter on a group of stretches; what a wiring needs of them is held in memory.
 
     side        the reference, whose weights, map and embedding are used unless a wiring says otherwise
+    steps       draft steps, K
     maps        name -> [Vd] target ids, for Wiring.map
     embeddings  name -> rows, for Wiring.embedding
     """

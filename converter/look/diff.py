@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 from converter.drafter.layout import IN_BLOCKS
 from converter.drafter.spec import FIELDS, NORM_FLAGS
@@ -14,8 +14,7 @@ from converter.look.subject import Asked, Subject, open_subject
 from converter.look.values import Compared, Stored, compare_tensors
 from converter.rules.fields import keys_read, leaves, lookup
 
-Meaning = Literal["read", "carried", "nothing", "unknown"]
-MEANINGS: tuple[Meaning, ...] = ("read", "carried", "nothing", "unknown")
+Meaning = Literal["unknown", "carried", "read", "nothing"]  # what matters most first
 FEW = 5  # entries of the map that are shown
 _WIRING = ("capture_points", *NORM_FLAGS, "rope")
 
@@ -56,6 +55,7 @@ class MapPair:
 
     @property
     def same(self) -> bool:
+        """Whether every draft id means the same, as far as maps can be read."""
         return self.unread or (self.differing == 0 and self.size_a == self.size_b)
 
 
@@ -79,6 +79,7 @@ class TensorPair:
 
     @property
     def same(self) -> bool:
+        """The same numbers in the order that is expected, or no part of the drafter."""
         if self.meaning:
             return True
         c = self.compared
@@ -97,7 +98,14 @@ class KeyPair:
 
 @dataclass(frozen=True)
 class Difference:
-    """order   block i of b's fc belongs to the capture point of block order[i] of a's; () where they are alike"""
+    """Everything that differs, and what does not.
+
+    order        block i of b's fc belongs to the capture point of block order[i] of a's; () where they are alike
+    wiring       capture points, norm flags and rope; `map` and `embedding` belong to it
+    spec         the other fields of the spec
+    tensors      those of both, and what only one has
+    config       keys that differ
+    """
 
     a: Subject
     b: Subject
@@ -107,10 +115,11 @@ class Difference:
     embedding: FieldPair
     spec: tuple[FieldPair, ...]
     tensors: tuple[TensorPair, ...]
-    config: tuple[KeyPair, ...] = field(default=())
+    config: tuple[KeyPair, ...]
 
     @property
     def wiring_same(self) -> bool:
+        """Whether both are fed the same, as far as it is known."""
         return self.map.same and all(f.same is not False for f in (*self.wiring, self.embedding))
 
     @property
@@ -122,7 +131,10 @@ class Difference:
 
 
 def diff(given_a: str, given_b: str, asked: Asked) -> Difference:
-    """Raises InputError where one of the two is no drafter that can be read."""
+    """What differs between two drafters: folders, files or ids on the Hub.
+
+    Raises InputError where one of the two is no drafter that can be read, UsageError for options that name nothing.
+    """
     a, b = (_readable(open_subject(given, asked)) for given in (given_a, given_b))
     order = _order(a, b)
     maps = _maps(a, b)
@@ -243,9 +255,10 @@ def _tensors(a: Subject, b: Subject, order: tuple[int, ...], maps: MapPair) -> I
     same_points = a.spec.num_points == b.spec.num_points
     blocks = a.spec.num_points if same_points else 1
     free = _embedding(a, b).same
-    names = dict.fromkeys((*a.tensors, *(_place(n, order) for n in b.tensors)))
+    names = dict.fromkeys((*a.tensors, *(_renumbered(n, order) for n in b.tensors)))
+    back = tuple(order.index(j) for j in range(len(order)))
     for name in names:
-        counterpart = _place_back(name, order)
+        counterpart = _renumbered(name, back)
         mine, theirs = a.tensors.get(name, ()), b.tensors.get(counterpart, ())
         meaning = _meaning(name, maps, bool(mine) and bool(theirs), bool(free))
         if not mine or not theirs:
@@ -279,19 +292,12 @@ def _pairs(mine: Sequence[str], theirs: Sequence[str]) -> Iterator[tuple[str, st
     yield from ((x, theirs[0]) for x in mine[1:])
 
 
-def _place(name: str, order: tuple[int, ...]) -> str:
-    """The name in a of what b calls `name`: norms before fc follow its blocks."""
+def _renumbered(name: str, order: tuple[int, ...]) -> str:
+    """The name in a of what b calls `name`, or with the inverse of `order` back: norms before fc follow its blocks."""
     parts = name.split(".")
     if not order or parts[0] != "fc_norm" or int(parts[1]) >= len(order):
         return name
     return f"fc_norm.{order[int(parts[1])]}.weight"
-
-
-def _place_back(name: str, order: tuple[int, ...]) -> str:
-    parts = name.split(".")
-    if not order or parts[0] != "fc_norm" or int(parts[1]) >= len(order):
-        return name
-    return f"fc_norm.{order.index(int(parts[1]))}.weight"
 
 
 def _meaning(name: str, maps: MapPair, both: bool, same_embedding: bool) -> str:
@@ -325,9 +331,7 @@ def _keys(a: Subject, b: Subject) -> Iterator[KeyPair]:
         x, y = (lookup(config, key) for config in configs)
         if x != y or type(x) is not type(y):
             found = [_key_meaning(s, key) for s, v in zip((a, b), (x, y), strict=True) if v is not None]
-            ranked = [m for m in ("unknown", "carried", "read", "nothing") if m in found]
-            meaning: Any = ranked[0] if ranked else "nothing"
-            yield KeyPair(key, x, y, meaning)
+            yield KeyPair(key, x, y, min(found, key=get_args(Meaning).index))
 
 
 def _key_meaning(subject: Subject, key: str) -> Meaning:

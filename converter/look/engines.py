@@ -16,6 +16,3 @@ def seen_by(engine: EngineRelease, subject: Subject) -> Seen:
     folder = Lying(subject.source.config, list(subject.source.checkpoint.tensors), derived, {})
     # An output is of the kind that its own config says; a trainer's folder of the kind that it was read as.
     return as_it_is.seen_by(engine, folder, subject.target, subject.spec, subject.is_output, subject.unsaid)
-
-
-__all__ = ["Seen", "seen_by"]

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from converter.checks.as_it_is import Seen
 from converter.drafter.drafter import Drafter
 from converter.drafter.vocab import VocabularyMap
-from converter.look.engines import Seen, seen_by
+from converter.findings import Finding, Severity
+from converter.look.engines import seen_by
 from converter.look.parts import Cost, Group, cost_of, grouped, heaped
 from converter.look.subject import Asked, Subject, open_subject
 from converter.rules import loading
@@ -20,8 +22,9 @@ LOWEST = 256  # byte tokens and the like are the first of most vocabularies
 
 @dataclass(frozen=True)
 class MapFacts:
-    """source: how the map was stored (offsets, ids, t2d, head), "" for none over a full vocabulary.
+    """A vocabulary map in a few numbers.
 
+    source    how it was stored (offsets, ids, t2d, head), "" for none over a full vocabulary
     agrees    with t2d; None where there is none
     identity  draft id i is target id i
     lowest    how many of the target's first `LOWEST` ids the draft vocabulary holds
@@ -37,9 +40,13 @@ class MapFacts:
 
 @dataclass(frozen=True)
 class Owners:
-    """embedding: own, or none; embedding_is: as Drafter.embedding; embedding_trained: the input says so
+    """Whose embedding and head it has.
 
-    head: own, the embedding (tied), or none; head_frozen: its trainer freezes it, None where that is not known
+    embedding           own, or none
+    embedding_is        as Drafter.embedding
+    embedding_trained   the input says that it was
+    head                own, the embedding (tied), or none
+    head_frozen         its trainer freezes it; None where that is not known
     """
 
     embedding: str
@@ -51,9 +58,10 @@ class Owners:
 
 @dataclass(frozen=True)
 class Inspection:
-    """facts about a folder; map, owners and cost are None where no spec could be read (map also where it is none).
+    """What a folder holds, and what each engine makes of it.
 
-    asked: the options that it was looked at with.
+    map, owners, cost   None where no spec could be read; map also where a map that there must be cannot be
+    asked               the options that it was looked at with
     """
 
     subject: Subject
@@ -64,12 +72,33 @@ class Inspection:
     cost: Cost | None = None
     asked: Asked = field(default_factory=Asked)
 
-    def count(self, severity: str) -> int:
+    def count(self, severity: Severity) -> int:
+        """How many findings there are of it."""
         return sum(f.severity == severity for f in self.subject.findings)
+
+    @property
+    def refusal(self) -> Finding | None:
+        """Why the folder is not read as a drafter; None where it is."""
+        errors = [f for f in self.subject.findings if f.severity == "error"]
+        return errors[0] if errors and self.subject.spec is None else None
+
+    @property
+    def perhaps(self) -> str:
+        """Another meaning that the ids may have; "" where they have one."""
+        of_ids = (f.expected for f in self.subject.findings if f.code == "A109")
+        return next(of_ids, "").removeprefix("perhaps ")
+
+    def as_trained(self, seen: Seen) -> bool | None:
+        """Whether the points are the trainer's, in the order of fc's blocks; None where one side is not known."""
+        trained = self.subject.points
+        return None if seen.points is None or isinstance(trained, str) else seen.points == trained
 
 
 def inspect(given: str, asked: Asked) -> Inspection:
-    """Raises InputError where nothing can be opened, UsageError for options that name nothing."""
+    """Look at the drafter `given`, a folder, a file or an id on the Hub.
+
+    Raises InputError where nothing can be opened, UsageError for options that name nothing.
+    """
     wanted = asked.engines or tuple(loading.names("engines"))
     releases = [release for requirement in wanted for release in resolve(requirement)]
     subject = open_subject(given, asked)
@@ -95,7 +124,9 @@ def _map_facts(drafter: Drafter, config: Mapping[str, Any]) -> MapFacts | None:
     if vocab is None:
         return None if spec.reduced_vocabulary else MapFacts("", None, True, min(LOWEST, spec.vocab_size), {})
     held = set(vocab.ids.tolist())
-    special = {key: {i: i in held for i in ids} for key, ids in _special(config, spec.vocab_size)}
+    special: dict[str, dict[int, bool]] = {}
+    for key, ids in _special(config, spec.vocab_size):  # one key may stand in several places
+        special.setdefault(key, {}).update({i: i in held for i in ids})
     lowest = sum(i in held for i in range(min(LOWEST, spec.vocab_size)))
     return MapFacts(vocab.source, _agrees(drafter, vocab), vocab.identity, lowest, special)
 

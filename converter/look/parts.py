@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from converter.checkpoint.header import DTYPE_BITS, DTYPE_NAMES
+from converter.checkpoint.header import DTYPE_BYTES
 from converter.checkpoint.reader import Checkpoint, StoredTensor
 from converter.drafter.layout import expected_tensors
 from converter.drafter.quantised import weight_of
 from converter.drafter.spec import DrafterSpec
 
 GROUPS = ("fc", "norms", "layer 0", "layers 1..", "head", "embedding", "map", "other")
-_WIDTHS = {name: DTYPE_BITS[short] // 8 for short, name in DTYPE_NAMES.items()}
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class Cost:
 def cost_of(spec: DrafterSpec, checkpoint: Checkpoint, tensors: Mapping[str, tuple[str, ...]]) -> Cost:
     """By the shapes that the spec implies, and by the bytes that are stored; what is missing counts as in its dtype."""
     wanted = expected_tensors(spec)
-    width = _WIDTHS[spec.dtype]
+    width = DTYPE_BYTES[spec.dtype]
     counts = {name: prod(expected.shape) for name, expected in wanted.items()}
     if "embed_tokens.weight" not in tensors:
         counts["embed_tokens.weight"] = 0

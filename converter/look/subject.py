@@ -53,9 +53,10 @@ class Subject:
     source       with its tensors as they are in the files
     seal         the record of this tool where the folder is an output of it
     sealed_for   the releases that the seal names and these rules know
+    reader       the one of them that an output is read as: the first that can read its config; None of anything else
     dialect      None for outputs for engines, and for what no rules read; marks: by which it is told
     tensors      canonical name -> names in `checkpoint`; several where an output serves engines that differ in names
-    drafter      None where no spec could be read; of an output: as the first engine of its seal reads it
+    drafter      None where no spec could be read
     points       the capture points, or the name of the trainer's default where the target's depth is unknown
     unsaid       spec fields that an output leaves to the launch command -> in which words
     findings     what `eagle3 validate` would find of the drafter itself
@@ -66,6 +67,7 @@ class Subject:
     findings: tuple[Finding, ...]
     seal: Mapping[str, Any] | None = None
     sealed_for: tuple[EngineRelease, ...] = ()
+    reader: EngineRelease | None = None
     dialect: Dialect | None = None
     marks: tuple[str, ...] = ()
     tensors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -75,6 +77,7 @@ class Subject:
 
     @property
     def spec(self) -> DrafterSpec | None:
+        """The drafter's; None where none could be read."""
         return self.drafter.spec if self.drafter is not None else None
 
     @property
@@ -92,7 +95,15 @@ class Subject:
         return self.seal is not None and self.dialect is None
 
     @property
+    def read_as(self) -> str:
+        """The dialect or the release by whose rules it was read, as --dialect takes it; "" where none could."""
+        if self.dialect is None or self.drafter is None:
+            return self.reader.requirement if self.reader is not None else ""
+        return "==".join(filter(None, (self.dialect.name, self.dialect.release)))
+
+    @property
     def points_words(self) -> str:
+        """The capture points for people, or why they are not known."""
         return self.points if isinstance(self.points, str) else describe_points(self.points)
 
 
@@ -187,12 +198,10 @@ def _states(checkpoint: Checkpoint, fc: str | None, spec: DrafterSpec) -> int:
 
 
 def _sealed_engines(document: Mapping[str, Any]) -> tuple[EngineRelease, ...]:
-    rows = document.get("engines")
-    named = [r.get("engine") for r in rows if isinstance(r, Mapping)] if isinstance(rows, list) else []
     engines = []
-    for requirement in named:
+    for requirement in seal.texts_at(document, "engines", "engine"):
         try:
-            engines += resolve(requirement) if isinstance(requirement, str) else []
+            engines += resolve(requirement)
         except UsageError:  # of rules that are not here (--mapping)
             continue
     return tuple(engines)
@@ -237,8 +246,8 @@ def _read_output(
     options = {field: rule["launch"] for field, rule in engine.rules["read"].items() if "launch" in rule}
     unsaid = {f: _LAUNCHED.format(option) if option.startswith("-") else _AT_LAUNCH for f, option in options.items()}
     return Subject(
-        source, target, tuple(findings), seal=document, sealed_for=engines, tensors=tensors, drafter=drafter,
-        points=spec.capture_points, unsaid=unsaid,
+        source, target, tuple(findings), seal=document, sealed_for=engines, reader=engine, tensors=tensors,
+        drafter=drafter, points=spec.capture_points, unsaid=unsaid,
     )  # fmt: skip
 
 
@@ -276,6 +285,3 @@ def _likeness(
 def _asked_target(asked: Asked) -> Target:
     target = read_target(asked.target) if asked.target is not None else Target()
     return replace(target, architecture=asked.target_arch, where="--target-arch") if asked.target_arch else target
-
-
-__all__ = ["Asked", "Subject", "open_subject"]

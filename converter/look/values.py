@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Relation = Literal["equal", "equal values", "equal when rounded", "permuted", "differs", "shape", "not compared"]
-RELATIONS: tuple[Relation, ...] = (
-    "equal", "equal values", "equal when rounded", "permuted", "differs", "shape", "not compared",
-)  # fmt: skip
 
 _PART = 8 << 20  # bytes of the wider tensor that are held at once
 
@@ -35,6 +32,8 @@ class Measures:
     max_abs               the largest |b - a|
     relative              |b - a| / |a|, Frobenius; None where a is zero
     cosine                of the two as vectors; None where either is zero
+
+    The last three are None of integers, and where they are beyond what 64 bits hold.
     """
 
     elements: int
@@ -47,10 +46,12 @@ class Measures:
 
 @dataclass(frozen=True)
 class Compared:
-    """relation  equal: the same bytes; equal values: the same numbers in other bytes; equal when rounded: of two
+    """What one tensor is to the other.
+
+    relation  equal: the same bytes; equal values: the same numbers in other bytes; equal when rounded: of two
               widths, the same in the narrower; permuted: the same bytes, in blocks along the last axis
-    order     permuted: block i of b is block order[i] of a
-    measures  differs: how far
+    order     block i of b was held against block order[i] of a; () for the order that they lie in
+    measures  how far they are apart, where they differ
     """
 
     relation: Relation
@@ -67,6 +68,7 @@ class Stored:
 
     @property
     def dtype(self) -> str:
+        """As safetensors names it."""
         return self.checkpoint.tensors[self.name].info.dtype
 
     @property
@@ -175,12 +177,13 @@ def _floats(a: Stored, b: Stored, order: tuple[int, ...]) -> Compared:
         not_finite += int(finite.size - np.count_nonzero(finite))
         wide_x, wide_y = wide_x[finite], wide_y[finite]
         if wide_x.size:
-            gap = wide_y - wide_x
-            max_abs = max(max_abs, float(np.abs(gap).max()))
-            difference += float(gap @ gap)
-            squares_a += float(wide_x @ wide_x)
-            squares_b += float(wide_y @ wide_y)
-            product += float(wide_x @ wide_y)
+            with np.errstate(over="ignore", invalid="ignore"):  # squares of 64-bit values may go beyond 64 bits
+                gap = wide_y - wide_x
+                max_abs = max(max_abs, float(np.abs(gap).max()))
+                difference += float(gap @ gap)
+                squares_a += float(wide_x @ wide_x)
+                squares_b += float(wide_y @ wide_y)
+                product += float(wide_x @ wide_y)
     if not differing:
         return Compared("equal values", order)
     if rounds:
@@ -189,11 +192,20 @@ def _floats(a: Stored, b: Stored, order: tuple[int, ...]) -> Compared:
         math.prod(a.shape),
         differing,
         not_finite,
-        max_abs,
-        math.sqrt(difference / squares_a) if squares_a else None,
-        product / math.sqrt(squares_a * squares_b) if squares_a and squares_b else None,
+        max_abs if math.isfinite(max_abs) else None,
+        _ratio(math.sqrt(difference), math.sqrt(squares_a)),
+        _ratio(product, math.sqrt(squares_a), math.sqrt(squares_b)),
     )
     return Compared("differs", order, measures)
+
+
+def _ratio(number: float, *lengths: float) -> float | None:
+    """The number over the lengths, one after another; None where one of them is zero or anything went out of range."""
+    for length in lengths:
+        if not length or not math.isfinite(length):
+            return None
+        number /= length
+    return number if math.isfinite(number) else None
 
 
 def _wide(values: NDArray[Any], dtype: str) -> NDArray[np.float64]:

@@ -19,7 +19,7 @@ from converter.errors import UsageError
 from converter.hub.ids import also_an_id
 from converter.proving import DEFAULT_STEPS
 from converter.report.document import launch_line
-from converter.report.words import clean
+from converter.report.words import one_line
 from converter.rules.engine import EngineRelease
 from converter.rules.forms import reading_engine, trainer_form
 
@@ -120,10 +120,6 @@ def last_part(path: str) -> str:
     """Of a path on whatever system, or of a name."""
     last = re.split(r"[\\/]", path.rstrip("\\/"))[-1]
     return "" if last in (".", "..") else one_line(last)
-
-
-def one_line(words: str) -> str:
-    return " ".join(clean(words).split())
 
 
 def source_name(document: Mapping[str, Any]) -> str:

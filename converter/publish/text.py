@@ -18,7 +18,7 @@ class PushPrinter(Printer):
 
     def refused(self, push: Push) -> None:
         self._line(f"Not pushed: {push.asked.folder} may not go to {push.asked.to}.", "bold red")
-        self._findings(push.findings)
+        self.findings(push.findings)
         self._line("\nNothing was sent.")
 
     def failed(self, problem: Eagle3Error) -> None:
@@ -43,7 +43,7 @@ class PushPrinter(Printer):
         self._line(_proved(push), "" if push.level != "none" else "yellow")
         if push.left:
             self._line(f"stays here: {first_of(push.left, _LEFT, self.verbose)}")
-        self._findings(push.findings)
+        self.findings(push.findings)
 
     def unchanged(self, push: Push) -> None:
         self._line(f"nothing to do: {push.address} has all of it")

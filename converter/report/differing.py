@@ -11,9 +11,9 @@ from converter.look.diff import FEW, Difference, FieldPair, KeyPair, MapPair, Te
 from converter.look.subject import Subject
 from converter.look.values import Measures
 from converter.report.document import plain_value, tool_json
-from converter.report.inspected import STORED, value_words
+from converter.report.fields import STORED, field_words
 from converter.report.text import Printer
-from converter.report.words import at_commit
+from converter.report.words import at_commit, count, first_of
 
 SCHEMA = "eagle3-convert/diff/1"
 _SHOWN = 8  # tensors and keys that are shown without -v
@@ -24,6 +24,7 @@ _LONGEST = 60  # characters of a config value
 
 
 def as_json(it: Difference) -> dict[str, Any]:
+    """The published form, with everything that is the same as well."""
     return {
         "schema": SCHEMA,
         "tool": tool_json(),
@@ -52,13 +53,12 @@ def as_json(it: Difference) -> dict[str, Any]:
 
 
 def _side_json(subject: Subject) -> dict[str, Any]:
-    reader = "" if subject.dialect is not None else subject.sealed_for[0].requirement
     return {
         "given": subject.source.given,
         "commit": subject.source.commit,
         "dialect": subject.dialect.name if subject.dialect is not None else "",
         "release": subject.dialect.release if subject.dialect is not None else "",
-        "read_as": reader,
+        "read_as": subject.reader.requirement if subject.reader is not None else "",
     }
 
 
@@ -99,9 +99,10 @@ class DiffPrinter(Printer):
     """The verdict, then wiring, spec, tensors and config; `verbose` shows all of each."""
 
     def differing(self, it: Difference) -> None:
+        """The end of `eagle3 diff`."""
         self._line(_verdict(it), "bold" if it.same else "bold red")
         for label, side in (("a", it.a), ("b", it.b)):
-            self._line(f"{label}  {side.source.given}{at_commit(side.source.commit)}: {_side_words(side)}")
+            self._fact(f"{label}  {side.source.given}{at_commit(side.source.commit)}: {_side_words(side)}")
         rows = [*self._wiring(it), *self._spec(it), *self._tensors(it), *self._config(it)]
         self._grid(rows)
 
@@ -152,7 +153,7 @@ class DiffPrinter(Printer):
                 "",
                 f"{_names(nothing[0])}: {nothing[0].meaning}"
                 if len(nothing) == 1
-                else (f"{len(nothing)} say nothing of the drafter: {', '.join(p.name for p in nothing[:_SHOWN])}"),
+                else (f"{len(nothing)} say nothing of the drafter: {first_of([p.name for p in nothing], _SHOWN)}"),
             )
         if self.verbose:
             for pair in equal:
@@ -186,14 +187,14 @@ def _verdict(it: Difference) -> str:
     tensors = [p for p in it.tensors if not p.same]
     parts += [p.name for p in tensors[:3]] + ([f"{len(tensors) - 3} more tensors"] if len(tensors) > 3 else [])
     keys = [k for k in it.config if k.meaning in ("unknown", "carried")]
-    parts += [f"{len(keys)} config key{'' if len(keys) == 1 else 's'}"] if keys else []
+    parts += [count(len(keys), "config key")] if keys else []
     return f"They differ: {', '.join(parts)}."
 
 
 def _side_words(subject: Subject) -> str:
     if subject.dialect is None:
         engines = ", ".join(map(str, subject.sealed_for))
-        return f"an output of this tool for {engines}, as {subject.sealed_for[0]} reads it"
+        return f"an output of this tool for {engines}, as {subject.reader} reads it"
     release = f" {subject.dialect.release}" if subject.dialect.release else ""
     return f"{subject.dialect.title}{release} drafter" + (", written by this tool" if subject.seal is not None else "")
 
@@ -210,7 +211,7 @@ def _pair_rows(name: str, pair: FieldPair) -> Iterator[tuple[str, str]]:
 def _words(name: str, value: Any) -> str:
     if name == "capture_points":
         return value if isinstance(value, str) else describe_points(value)
-    return value_words(value)
+    return field_words(value)
 
 
 def _map_words(pair: MapPair) -> str:

@@ -24,6 +24,7 @@ _SEALED = ("sealed_at", "source", "files", "rules", "allowed")  # the rest of a 
 
 
 def as_json(report: Report) -> dict[str, Any]:
+    """The document of a run of `convert` or `validate`, in whatever state it ended."""
     drafter, source = report.drafter, report.source
     out = report.request.out
     converted = report.outcome == "converted"
@@ -86,6 +87,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def tool_json() -> dict[str, str]:
+    """What wrote a document."""
     return {"name": "eagle3-convert", "version": __version__}
 
 

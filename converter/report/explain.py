@@ -26,11 +26,13 @@ _INDENT = 18
 
 @cache
 def catalogue() -> Mapping[str, Mapping[str, Any]]:
+    """Every finding by its code, in the order of its page (schemas/findings.schema.json)."""
     findings: Mapping[str, Mapping[str, Any]] = loading.load("", "findings")["findings"]
     return findings
 
 
 def known_codes() -> frozenset[str]:
+    """What --allow and baselines may name."""
     return frozenset(catalogue())
 
 

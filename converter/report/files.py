@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from converter.checkpoint.jsonfile import dumped
 from converter.errors import Eagle3Error
 from converter.report import document, junit, sarif, several
+from converter.report.reading import Document
 from converter.report.several import Several
 from converter.run import Report
-
-Document = Mapping[str, Any]
-
-
-def _json(found: Document) -> str:
-    return dumped(found)
 
 
 def _html(found: Document) -> str:
@@ -33,7 +27,7 @@ def _markdown(found: Document) -> str:
 
 # Suffix -> the text of a report document (schemas/report.schema.json), of one of several drafters
 # (schemas/reports.schema.json) or of an error (schemas/error.schema.json).
-LAYOUTS: Mapping[str, Callable[[Document], str]] = {".json": _json, ".html": _html, ".md": _markdown}
+LAYOUTS: Mapping[str, Callable[[Document], str]] = {".json": dumped, ".html": _html, ".md": _markdown}
 
 
 def _of_report(lay: Callable[[Document], str]) -> Callable[[Report], str]:
@@ -47,25 +41,25 @@ def _of_error(lay: Callable[[Document], str]) -> Callable[[Eagle3Error], str]:
 # Suffix -> the text of a report of `convert` or `validate`.
 WRITERS: Mapping[str, Callable[[Report], str]] = {
     **{suffix: _of_report(lay) for suffix, lay in LAYOUTS.items()},
-    ".sarif": lambda report: _json(sarif.as_sarif(report)),
+    ".sarif": lambda report: dumped(sarif.as_sarif(report)),
     ".xml": junit.as_junit,
 }
 
 
 def _of_several(lay: Callable[[Document], str]) -> Callable[[Several], str]:
-    return lambda found: lay(several.as_json(found))
+    return lambda found: lay(found.as_json())
 
 
 # Suffix -> the text of a report of `validate` with several drafters.
 SEVERAL: Mapping[str, Callable[[Several], str]] = {
     **{suffix: _of_several(lay) for suffix, lay in LAYOUTS.items()},
-    ".sarif": lambda found: _json(several.as_sarif(found)),
+    ".sarif": lambda found: dumped(several.as_sarif(found)),
     ".xml": several.as_junit,
 }
 
 # Suffix -> what is written where the command ended before there was a report.
 FAILURES: Mapping[str, Callable[[Eagle3Error], str]] = {
     **{suffix: _of_error(lay) for suffix, lay in LAYOUTS.items()},
-    ".sarif": lambda problem: _json(sarif.failure(problem)),
+    ".sarif": lambda problem: dumped(sarif.failure(problem)),
     ".xml": junit.failure,
 }

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from converter.errors import Eagle3Error, InputError
+from converter.errors import Eagle3Error
 from converter.findings import Finding, counts
 from converter.report.explain import GROUPS, catalogue
 from converter.report.words import clean, mentions
@@ -64,7 +64,7 @@ def suites(report: Report) -> Suites:
 
 def failed(problem: Eagle3Error) -> Suites:
     """The suites of a run that ended before there was a report."""
-    finding = problem.finding if isinstance(problem, InputError) else None
+    finding = problem.finding
     name = _title(finding) if finding is not None else "usage" if problem.exit_code == 2 else "output"
     text = _body([finding]) if finding is not None else str(problem)
     return {"drafter": [Case(name, "error", finding.code if finding else name, str(problem), text)]}
@@ -82,7 +82,7 @@ def _without_findings(group: str, report: Report) -> Case:
     name = f"{group}: {GROUPS[group]}"
     if group == "N" and report.proof is None:
         return Case(name, "skipped", message="nothing was run (--sample FILE or --prove)")
-    if group not in "F" and report.drafter is None:
+    if group != "F" and report.drafter is None:
         return Case(name, "skipped", message="not looked at: the drafter could not be read")
     return Case(name)
 

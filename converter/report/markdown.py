@@ -98,7 +98,7 @@ def _engine(document: Document, engine: Mapping[str, Any]) -> list[str]:
     said = verdict(document, engine)
     how = code(shlex.join(said["command"])) if said["command"] else ""
     why = plain(said["why"])
-    return [engine_name(engine["engine"]), f"{VERDICT_SYMBOLS[said['word']]} {said['word']}",
+    return [plain(engine_name(engine["engine"])), f"{VERDICT_SYMBOLS[said['word']]} {said['word']}",
             f"{why}: {how}" if why and how else why or how]  # fmt: skip
 
 

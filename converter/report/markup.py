@@ -7,19 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from converter.report.reading import engine_name
-from converter.report.words import clean, launch_text
+from converter.report.words import at_margin, by_command, clean, one_line
 
 
 def launches(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Lines of the commands that serve a drafter (`launch` of a report); engines with the same one stand together."""
-    commands: dict[str, list[str]] = {}
-    for line in lines:
-        words = launch_text(line).replace("\n      ", "\n    ").strip()
-        commands.setdefault(words, []).append(engine_name(line["engine"]))
-    for words, engines in commands.items():
-        body = clean(words)
+    for command, engines in by_command(lines).items():
+        body = clean(at_margin(command))
         fence = "`" * max(3, _longest_run(body) + 1)
-        yield from (f"Serve it with {', '.join(engines)}:", "", f"{fence}sh", body, fence, "")
+        named = plain(", ".join(map(engine_name, engines)))
+        yield from (f"Serve it with {named}:", "", f"{fence}sh", body, fence, "")
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -33,8 +30,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def plain(words: str) -> str:
     """Text in which nothing is Markdown, HTML, a mention or a link, in a table too."""
-    line = " ".join(clean(words).split())
-    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    line = one_line(words).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     line = re.sub(r"([\\`*_\[\]|~$!])", r"\\\1", line)
     # Where a host makes links and mentions of bare text, an empty comment parts it.
     return re.sub(r"(@|#|://|www\.)", r"\1<!-- -->", line)
@@ -42,7 +38,8 @@ def plain(words: str) -> str:
 
 def code(words: str) -> str:
     """A code span, in a table too."""
-    line = " ".join(clean(words).split()).replace("|", "\\|")
+    # A bar behind a backslash cannot be escaped within a code span: it would end the cell, and the span with it.
+    line = one_line(words).replace("\\|", "\\\\u007c").replace("|", "\\|")
     fence = "`" * (_longest_run(line) + 1)
     pad = " " if line.startswith("`") or line.endswith("`") or not line else ""
     return f"{fence}{pad}{line}{pad}{fence}"

@@ -77,15 +77,16 @@ def _scores(scores: Scores, sequences: int, report: Report, verbose: bool) -> It
 
 
 def _neighbours(judgement: Judgement) -> str:
-    count = len(judgement.others)
-    if not count:
+    tried = len(judgement.others)
+    if not tried:
         return "no other wiring could be tried: the sample holds no other states"
     best = judgement.others[0]
     close = f"{best.wiring.words(judgement.of)}: {best.contrast.mean:+.2f} log-likelihood, z = {best.contrast.z:.1f}"
     if judgement.those("better"):
         return f"another wiring fits better ({close})"
+    others = count(tried, "other wiring")
     if judgement.those("undecided"):
-        return f"not told apart from {len(judgement.those('undecided'))} of {count} other wirings (closest: {close})"
+        return f"not told apart from {len(judgement.those('undecided'))} of {others} (closest: {close})"
     equal = judgement.those("equal")
     same = f"; {len(equal)} too close to tell, and to matter" if equal else ""
-    return f"none of {count} other wirings fits clearly better (closest: {close}{same})"
+    return f"none of {others} fits clearly better (closest: {close}{same})"

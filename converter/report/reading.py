@@ -57,6 +57,7 @@ def is_error(document: Document) -> bool:
 
 
 def headline(document: Document) -> str:
+    """The outcome in one line; of an error its message."""
     if is_error(document):
         return str(document["message"])
     fallback = {"refused": "Refused.", "converted": "Converted.", "planned": "Would be converted.",
@@ -75,7 +76,7 @@ def findings(document: Document) -> list[Found]:
 
 
 def verdict(document: Document, engine: Mapping[str, Any]) -> Mapping[str, Any]:
-    """word, why, command."""
+    """What is said of one of the document's engines: `word`, `why` and `command`, as verdict.Verdict has them."""
     if "verdict" in engine:
         stated: Mapping[str, Any] = engine["verdict"]
         return stated
@@ -180,6 +181,7 @@ def value_words(value: Any) -> str:
 
 
 def percent(share: float) -> str:
+    """`50.1%` of a share from 0 to 1."""
     return f"{share:.1%}"
 
 

@@ -132,6 +132,7 @@ def _sources(fields: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, dic
 
 
 def dialects_text() -> str:
+    """Of every dialect what tells it, what its ids mean, and what it leaves out, with the source of each default."""
     lines = []
     for d in dialects():
         ids = f"ids {d['ids']['rule']}, default {d['ids'].get('default', 'none')}; d2t as {d['vocabulary_map']}"
@@ -160,6 +161,7 @@ def _words(value: Any) -> str:
 
 
 def engines_text() -> str:
+    """A line for every engine: the releases that are known, and those that were run."""
     return "\n".join(
         f"{e['engine']:<14}{' to '.join(dict.fromkeys((e['known'][0], e['known'][-1])))}, "
         + (f"run here: {', '.join(e['proved'])}; " if e["proved"] else f"{STANDINGS['unverified']}; ")

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from converter.baseline import HOW
-from converter.errors import Eagle3Error, InputError
+from converter.errors import Eagle3Error
 from converter.findings import Finding
 from converter.proving import proof_json
 from converter.report.explain import GROUPS, SECTIONS, catalogue, explain
@@ -52,7 +52,7 @@ def as_sarif(report: Report) -> dict[str, Any]:
 
 def failure(problem: Eagle3Error) -> dict[str, Any]:
     """The log of a run that ended before there was a report."""
-    said = [_Said(problem.finding, "")] if isinstance(problem, InputError) else []
+    said = [_Said(problem.finding, "")] if problem.finding is not None else []
     log = _log(said, None, (), problem.exit_code, {})
     [invocation] = log["runs"][0]["invocations"]
     invocation["executionSuccessful"] = False

@@ -76,7 +76,16 @@ class Several:
         return max(d.exit_code for d in self.drafters)
 
     def as_json(self) -> dict[str, Any]:
-        return as_json(self)
+        """The document of all (schemas/reports.schema.json)."""
+        return {
+            "schema": SCHEMA,
+            "tool": document.tool_json(),
+            "command": list(self.command),
+            "headline": _headline([d.exit_code for d in self.drafters]),
+            "exit_code": self.exit_code,
+            "summary": [_row(d) for d in self.drafters],
+            "drafters": [d.document for d in self.drafters],
+        }
 
 
 @dataclass(frozen=True)
@@ -176,19 +185,8 @@ def again(request: Request) -> tuple[str, ...]:
 # --- the document -------------------------------------------------------------------------------------------------
 
 
-def as_json(several: Several) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "tool": document.tool_json(),
-        "command": list(several.command),
-        "headline": _headline([d.exit_code for d in several.drafters]),
-        "exit_code": several.exit_code,
-        "summary": [_row(d) for d in several.drafters],
-        "drafters": [d.document for d in several.drafters],
-    }
-
-
 def is_several(found: Document) -> bool:
+    """Whether a document is one of several drafters."""
     return str(found["schema"]) == SCHEMA
 
 
@@ -233,10 +231,12 @@ def _verdict_of(found: Document, engine: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_sarif(several: Several) -> dict[str, Any]:
+    """One log out of those of all."""
     return sarif.of_several([(d.given, d.log) for d in several.drafters], several.command, several.exit_code)
 
 
 def as_junit(several: Several) -> str:
+    """One file out of the suites of all."""
     return junit.of_several((d.given, d.suites) for d in several.drafters)
 
 
@@ -247,6 +247,7 @@ class SeveralPrinter(Printer):
     """A table of all, then what is wrong with those that are not in order."""
 
     def several(self, found: Document) -> None:
+        """The end of `eagle3 validate` with several drafters."""
         rows = found["summary"]
         worst = found["exit_code"]
         if not (self.quiet and worst == 0):
@@ -306,7 +307,7 @@ class SeveralPrinter(Printer):
             values: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in f.finding.items() if k in _FIELDS}
             said = Finding(**values)
             at = f"{f.engine}: " if f.engine and f.engine not in said.message else ""
-            self._findings([replace(said, message=at + said.message)])
+            self.findings([replace(said, message=at + said.message)])
 
 
 def _cell(said: Mapping[str, Any]) -> str:
@@ -330,4 +331,5 @@ def _faults(one: Document) -> Iterator[tuple[str, str]]:
 
 
 def held_of(several: Several) -> list[Held]:
+    """What a baseline took off, of the drafters that could be read."""
     return [d.held for d in several.drafters if d.held is not None]

@@ -16,6 +16,8 @@ _SKIP = "Push without this check: git push --no-verify"
 
 
 class StoppedPrinter(Printer):
+    """The drafters that hold a push back, with what is wrong and how to go on."""
+
     def stopped(self, looked: Sequence[Looked], pushing: bool) -> None:
         """The end of a push that may not go; `pushing` False: it was only asked whether it may."""
         held = [found for found in looked if found.stopped]
@@ -27,7 +29,7 @@ class StoppedPrinter(Printer):
             place = "the top folder" if folder.path == "." else folder.path.replace("\n", "\\n")
             self._gap()
             self._line(f"{place}, in {folder.ref}{at_commit(folder.commit)}{earlier}", "bold")
-            self._findings(found.findings[:_MOST])
+            self.findings(found.findings[:_MOST])
             if len(found.findings) > _MOST:
                 rest = count(len(found.findings) - _MOST, "more error")
                 self._line(f"\nand {rest}: {shlex.join(['eagle3-validate', folder.path])}")

@@ -15,6 +15,7 @@ from rich.text import Text
 from converter import seal
 from converter.baseline import Baseline, Held, gone
 from converter.drafter.points import describe_points
+from converter.drafter.spec import NORM_FLAGS
 from converter.errors import Eagle3Error
 from converter.findings import SEVERITIES, Finding, counts
 from converter.plan import TensorPlan
@@ -22,7 +23,7 @@ from converter.report.document import launch_lines
 from converter.report.proved import proof_lines, unproved
 from converter.report.reading import moves
 from converter.report.verdict import Row, convert_command, engine_list, headline, told, vocabulary
-from converter.report.words import at_commit, clean, count, launch_text, sentence, size
+from converter.report.words import at_commit, by_command, clean, count, sentence, size
 from converter.rules.engine import STANDINGS, EngineRelease, known_releases
 from converter.rules.forms import TrainerForm
 from converter.run import Report
@@ -70,7 +71,7 @@ class Printer:
         self._facts(report)
         if report.outcome == "converted":
             self._wrote(report)
-        self._findings(report.findings)
+        self.findings(report.findings)
         if report.outcome == "converted":
             self._serve(report)
             self._next(report)
@@ -79,7 +80,7 @@ class Printer:
 
     def _refusal(self, report: Report) -> None:
         self._line(headline(report), "bold red")
-        self._findings(report.findings)
+        self.findings(report.findings)
         errors = sum(counts(f) for f in report.findings)
         warnings = sum(f.severity == "warning" and not f.accepted for f in report.findings)
         nothing = "" if report.request.out is None else " Nothing was written."
@@ -88,12 +89,12 @@ class Printer:
     def _what(self, report: Report) -> None:
         assert report.source and report.dialect and report.drafter
         checkpoint, spec = report.source.checkpoint, report.drafter.spec
-        kind = "qwen3 layers" if spec.qk_norm else "MLA layers" if spec.latent is not None else "llama layers"
-        layers = count(spec.num_hidden_layers, kind.removesuffix("s"))
+        kind = "qwen3 layer" if spec.qk_norm else "MLA layer" if spec.latent is not None else "llama layer"
+        layers = count(spec.num_hidden_layers, kind)
         title = f"{report.dialect.title} {report.dialect.release}".rstrip()
         named = f"An output of eagle3-convert, read as {title} reads it" if report.read_as else f"{title} drafter"
-        self._line(
-            f"{named}, {layers}, {checkpoint.count} tensors, {size(checkpoint.nbytes)}, "
+        self._fact(
+            f"{named}, {layers}, {count(checkpoint.count, 'tensor')}, {size(checkpoint.nbytes)}, "
             f"from {report.request.source}{at_commit(report.source.commit)}"
         )
         target = report.target.architecture or "unknown"
@@ -103,7 +104,7 @@ class Printer:
         engines = ", ".join(map(_engine_words, report.engines)) if few else engine_list(report.engines)
         form = "in the form of" if report.request.to else "for"
         # Of `validate` the engines are in the first line and in the table.
-        self._line(f"target {target}" if report.request.out is None else f"{form} {engines}, target {target}")
+        self._fact(f"target {target}" if report.request.out is None else f"{form} {engines}, target {target}")
         also = ", ".join(filter(None, (s.words() for s in report.suits)))
         if also and report.outcome == "converted":
             self._line(f"OUT is right for {also}")
@@ -119,7 +120,9 @@ class Printer:
         one = len(lists) == 1
         ids = " and ".join(text if one else f"{text} for {engine}" for text, engine in lists.items())
         ids = f"ids {ids}" if ids else "no ids: its default"
-        rows.append(("wiring", f"{describe_points(plan.spec.capture_points)}  ->  {ids}   ({how[origin.how]})"))
+        rows.append(
+            ("wiring", f"{describe_points(plan.spec.capture_points)}  ->  {ids}   ({how.get(origin.how, origin.how)})")
+        )
         if plan.spec.capture_points != spec.capture_points:
             rows.append(
                 ("", f"trained as {describe_points(spec.capture_points)}: the blocks of fc were put in layer order")
@@ -130,7 +133,7 @@ class Printer:
         if plan.changed:
             changed += " (" + ", ".join(f"{t.name}: {_changes(t)[0]}" for t in plan.changed) + ")"
         same = sum(t.name == t.source and not t.operations for t in plan.tensors)
-        rows.append(("renamed", f"{len(plan.renamed)} tensors{moved}   unchanged {same}   {changed}"))
+        rows.append(("renamed", f"{count(len(plan.renamed), 'tensor')}{moved}   unchanged {same}   {changed}"))
         if plan.split:
             rows.append(("split", ", ".join(dict.fromkeys(t.source for t in plan.split)) + f" into {len(plan.split)}"))
         for name, why in list(plan.dropped.items())[: None if self.verbose else 4]:
@@ -166,9 +169,7 @@ class Printer:
         if report.request.target is None and report.target.name:
             place = "seal" if report.read_as else "config"
             self._line(f"  # the target's name is the one in the drafter's {place}: check it")
-        commands: dict[str, list[str]] = {}
-        for line in lines:
-            commands.setdefault(launch_text(line), []).append(line["engine"])
+        commands = by_command(lines)
         for command, engines in commands.items():
             if len(commands) > 1:
                 self._line(f"  # {', '.join(engines)}")
@@ -221,7 +222,7 @@ class Printer:
         in_table = report.named or (report.outcome == "validated" and not report.request.engines)
         of_engines = [f for f in once.values()
                       if self.verbose or (f.severity == "error" and not f.allowed and not in_table)]  # fmt: skip
-        self._findings([*report.findings, *of_engines])
+        self.findings([*report.findings, *of_engines])
         self._gap()
         proof = proof_lines(report, self.verbose) if report.proof else [unproved(report)]
         self._grid([("proof", line) for line in proof])
@@ -282,20 +283,20 @@ class Printer:
     def _search(self, report: Report, search: Judgement) -> None:
         """What a search of the wiring found: the best, and the others against it."""
         declared = report.declared
-        told = [r for r in search.others if r.contrast.verdict in ("equal", "undecided")]
+        fitting = search.those("equal", "undecided")
         undecided = search.those("undecided")
-        flags = [name for name, on in search.of.as_json().items() if on is True]
+        flags = [name for name, on in zip(NORM_FLAGS, search.of.flags, strict=True) if on]
         self._gap()
         if undecided:
-            self._line(f"Cannot tell the wiring: {count(len(told) + 1, 'wiring')} fit these {search.positions:,} "
+            self._line(f"Cannot tell the wiring: {count(len(fitting) + 1, 'wiring')} fit these {search.positions:,} "
                        f"positions; about {search.needed:,} would tell.", "yellow")  # fmt: skip
         else:
-            fit = "fits" if len(told) == 1 else "fit"
-            others = f"; {count(len(told), 'other')} {fit} as well, to within what a server shows" if told else ""
+            fit = "fits" if len(fitting) == 1 else "fit"
+            others = f"; {count(len(fitting), 'other')} {fit} as well, to within what a server shows" if fitting else ""
             self._line(f"The wiring that fits the sample best{others}:", "bold")
         named = ", ".join(flags) or "none of the norm flags"
         self._hang("  best", f"{describe_points(search.of.points)}; {named}", "bold")
-        shown = search.others if self.verbose else search.others[: max(5, min(len(told), 12))]
+        shown = search.others if self.verbose else search.others[: max(5, min(len(fitting), 12))]
         if shown:
             self._line(f"  {'log-likelihood':>17}  {'z':>6}  {'':<12} per position, against the best "
                        f"({search.positions:,} positions; docs/metrics.md)", "dim")  # fmt: skip
@@ -306,7 +307,7 @@ class Printer:
             self._line(
                 f"  {c.mean:+8.3f} +- {c.error:5.3f}  {c.z:+6.1f}  {verdict:<12} {r.wiring.words(search.of)}{mark}"
             )
-        if declared in (search.of, *(r.wiring for r in told)):
+        if declared in (search.of, *(r.wiring for r in fitting)):
             which = "the best" if declared == search.of else "among those that fit"
             self._line(f"\n  The declared wiring is {which}.")
             return
@@ -321,15 +322,11 @@ class Printer:
     def failed(self, problem: Eagle3Error) -> None:
         """An error that ended the command before there was a report."""
         if problem.finding is not None:
-            self._findings([problem.finding])
+            self.findings([problem.finding])
         else:
             self._line(f"error  {problem}", "bold red")
 
     def findings(self, findings: Iterable[Finding]) -> None:
-        """What keeps a command from its work that has no report."""
-        self._findings(findings)
-
-    def _findings(self, findings: Iterable[Finding]) -> None:
         """Errors first, then what is less; what was let through comes last."""
         order = {severity: i for i, severity in enumerate(SEVERITIES)}
         for finding in sorted(findings, key=lambda f: (f.allowed or f.accepted, order[f.severity])):
@@ -376,8 +373,12 @@ class Printer:
             line.append(part, style or "default")
             self.console.print(line, soft_wrap=True)
 
+    def _fact(self, text: str, style: str = "") -> None:
+        """One line, also where a stranger's name holds a line break."""
+        self._line(" ".join(text.split("\n")), style)
+
     def _line(self, text: str, style: str = "") -> None:
-        """One line, not cut: paths stay whole for copying."""
+        """What is not wrapped: paths stay whole for copying. Line breaks in it are this tool's own."""
         self._gap_above = False
         self.console.print(Text(clean(text), style), soft_wrap=True)
 

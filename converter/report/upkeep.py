@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from converter.report.words import clean
 from converter.rules.engine import known_releases
 from converter.upkeep.compare import DIFFERENT, Comparison, Entry
 from converter.upkeep.write import Renewal
@@ -23,6 +24,7 @@ _NAMES = 4  # of a longer list of the same
 
 
 def comparison_json(found: Comparison) -> dict[str, Any]:
+    """Everything that was compared: what `eagle3 engines check --json` prints."""
     return {
         "engine": found.engine,
         "release": found.release,
@@ -52,7 +54,7 @@ def comparison_text(found: Comparison, verbose: bool) -> str:
         entries = [e for e in found.entries if e.kind == kind]
         if entries:
             lines += [f"{kind}  ({_MEANS[kind]})", *(f"  {line}" for line in _grouped(entries, verbose)), ""]
-    return "\n".join(lines).rstrip()
+    return clean("\n".join(lines).rstrip())
 
 
 def _counts(found: Comparison) -> Counter[str]:
@@ -79,6 +81,7 @@ def _values(entry: Entry) -> tuple[str, str]:
 
 
 def renewal_text(found: Renewal, written: Sequence[str]) -> str:
+    """What a package renewed in the tables, the files that were written, and what is left to do by hand."""
     lines = []
     for row in found.rows:
         lines.append(f"row of {row['architecture']}  {row['releases']}  {row['id_rule']}")
@@ -92,4 +95,4 @@ def renewal_text(found: Renewal, written: Sequence[str]) -> str:
         lines += [f"left to you, {len(found.left)}:", *(f"  {line}" for line in found.left)]
         if found.release not in known_releases(found.engine):
             lines.append(f"then add {found.release} to `known` in mappings/engines/{found.engine}.yaml")
-    return "\n".join(lines)
+    return clean("\n".join(lines))

@@ -6,18 +6,19 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from converter.checks.engine import span
 from converter.drafter.points import as_option
+from converter.drafter.spec import exact
 from converter.findings import Finding
+from converter.report.fields import STORED
 from converter.report.words import mentions
 from converter.rules.engine import STANDINGS, EngineRelease, known_releases
 from converter.rules.forms import TrainerForm
 from converter.run import Report, Request
 
 Word = Literal["works", "works after conversion", "cannot", "unknown", "not looked at"]
-WORDS: tuple[Word, ...] = get_args(Word)
 
 _SERVED: Mapping[Word, str] = {"works": "as it lies", "works after conversion": "after eagle3-convert"}
 _UNDECLARED = {"A301", "A104"}  # errors that are mended by declaring what a sample says
@@ -42,6 +43,7 @@ class Verdict:
         return (self.word, self.why) == (other.word, other.why)
 
     def as_json(self) -> dict[str, Any]:
+        """The `verdict` of an engine in the document."""
         return {"word": self.word, "why": self.why, "command": list(self.command)}
 
 
@@ -84,6 +86,7 @@ class Row:
 
     @property
     def name(self) -> str:
+        """The releases in words."""
         return engine_list(list(self.engines))
 
 
@@ -172,15 +175,8 @@ def vocabulary(report: Report) -> str:
     spec, vocab = report.drafter.spec, report.drafter.vocab
     if vocab is None:
         return f"{spec.draft_vocab_size:,}, the target's own, no map"
-    stored = {
-        "offsets": "stored as offsets",
-        "ids": "stored as ids",
-        "t2d": "made from t2d",
-        "head": "recovered from the head's rows",
-        "identity": "not stored",
-    }[vocab.source]
     agrees = ", agrees with t2d" if "t2d" in report.drafter.tensors and vocab.source in ("offsets", "ids") else ""
-    return f"{spec.draft_vocab_size:,} of {spec.vocab_size:,}, {stored}{agrees}"
+    return f"{spec.draft_vocab_size:,} of {spec.vocab_size:,}, {STORED[vocab.source]}{agrees}"
 
 
 def convert_command(report: Report, engine: str, more: Iterable[str] = ()) -> list[str]:
@@ -212,7 +208,7 @@ def given_again(asked: Request, read_as: str = "", instead: Sequence[str] = ()) 
 
 def _typed(value: Any) -> str:
     """A value of --set as it is typed."""
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    return str(value).lower() if isinstance(value, bool) else exact(value) if isinstance(value, float) else str(value)
 
 
 def _mappings(typed: Sequence[str]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from converter import gate, seal
 from converter.report.document import tool_json
+from converter.report.reading import engine_name
 from converter.report.text import Printer
 from converter.report.words import at_commit, count, first_of
 from converter.verifying import Tensors, Verified
@@ -20,6 +21,7 @@ _SUMMARY = ("tool", "sealed_at", "source", "engines", "to", "target", "proof", "
 
 
 def as_json(it: Verified) -> dict[str, Any]:
+    """The published form, with every file."""
     return {
         "schema": SCHEMA,
         "tool": tool_json(),
@@ -74,11 +76,14 @@ def headline(it: Verified) -> str:
 
 
 class VerifiedPrinter(Printer):
+    """The verdict, then what the seal says and what changed; `verbose` shows every file and name."""
+
     def verified(self, it: Verified) -> None:
+        """The end of `eagle3 seal verify`."""
         self._line(headline(it), "bold" if it.in_order else "bold red")
         if not self.quiet:
             self._grid([*_facts(it), *self._changes(it)])
-        self._findings(it.findings)
+        self.findings(it.findings)
 
     def _changes(self, it: Verified) -> Iterator[tuple[str, str]]:
         for file in it.files:
@@ -118,7 +123,7 @@ def _facts(it: Verified) -> Iterator[tuple[str, str]]:
         return
     source, target = document["source"], document["target"]
     yield "made from", source["given"] + at_commit(source.get("commit", ""))
-    engines = ", ".join(name.replace("==", " ") for name in seal.texts_at(document, "engines", "engine"))
+    engines = ", ".join(map(engine_name, seal.texts_at(document, "engines", "engine")))
     yield "for", engines or f"the form of {document.get('to') or 'nothing that it names'}"
     layers = f", {target['layers']} layers" if target.get("layers") else ""
     yield "target", (target["architecture"] or target["name"] or "unknown") + layers

@@ -10,11 +10,16 @@ from typing import Any
 
 
 def clean(text: str) -> str:
-    """Text from a stranger's file: control and direction characters become visible escapes."""
+    """Text from a stranger's file: control and direction characters become visible escapes, but for line breaks."""
     return "".join(
         c if c == "\n" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else f"\\u{ord(c):04x}"
         for c in text
     )
+
+
+def one_line(text: str) -> str:
+    """A stranger's text, cleaned, without line breaks and runs of blanks."""
+    return " ".join(clean(text).split())
 
 
 def at_commit(commit: str) -> str:
@@ -37,6 +42,19 @@ def launch_text(line: Mapping[str, Any]) -> str:
     files = [f"  echo {shlex.quote(text)} > {shlex.quote(name)}" for name, text in line.get("files", {}).items()]
     before = [command_text({}, command) for command in line.get("before", ())]
     return "\n".join([*files, *before, command_text(line["environment"], line["command"])])
+
+
+def by_command(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """What is typed to serve (`launch` of a report) -> the engines that are served so, as `--engine` takes them."""
+    commands: dict[str, list[str]] = {}
+    for line in lines:
+        commands.setdefault(launch_text(line), []).append(line["engine"])
+    return commands
+
+
+def at_margin(command: str) -> str:
+    """A command as `launch_text` has it, for a block of code: without the indent that it has in a terminal."""
+    return command.replace("\n      ", "\n    ").strip()
 
 
 def command_text(environment: Mapping[str, str], command: list[str]) -> str:

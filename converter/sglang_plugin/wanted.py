@@ -11,10 +11,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Wanted:
-    """The names are those of config.json; H = hidden_size, Ht = target_hidden_size.
+    """Sizes and flags of the model.
 
+    hidden, target_hidden   width of a state of the drafter, and of one of the target's
+    inner                   width within the MLP (intermediate_size)
+    vocabulary              of the target; draft_vocabulary: of the drafter
     points    the target's states that are fed in (0 = embedding, k = output of the k-th layer), ascending
     windows   per layer: keys that a query sees, itself included; None for all
+    tied      the head is the embedding
     """
 
     hidden: int

@@ -23,6 +23,7 @@ from converter.forward.sample import read_sample
 from converter.forward.sides import Surroundings
 from converter.pipeline import Report
 from tests.support import DRAFTERS, NAMES, SAMPLE, check, copy_of, errors, run
+from tests.teacher_forced import logits_of
 from tests.test_producers import DIALECTS, LOST, PRODUCERS, SAID, SHAPES, eagle_of, modelopt_of, torchspec_of
 
 from .conftest import Engines, Results
@@ -169,7 +170,7 @@ class Bench:
             "aux_hidden_states": states(ascending)[:-1].numpy(),
             "positions": np.arange(1, len(sequence.tokens)),
         }
-        logits = side.model.run(embeds, states(spec.capture_points), STEPS)
+        logits = logits_of(side.model, embeds, states(spec.capture_points), STEPS)
         return Trained(ascending, inputs, logits, side.to_target.tolist())
 
     def _loaded(self, engine: str) -> dict[str, Loaded]:

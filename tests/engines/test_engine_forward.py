@@ -29,6 +29,7 @@ from converter.forward.sides import EngineFiles, Surroundings
 from converter.pipeline import Report
 from converter.proving import unwritten, written
 from tests.support import DRAFTERS, SAMPLE, errors, run
+from tests.teacher_forced import logits_of
 
 from .conftest import Engines, Results
 from .drafters import LOGIT_TOLERANCE, Job, Loaded, Workshop, change_config, collect, rename_tensor
@@ -232,7 +233,8 @@ def computed_here(report: Report, folder: Path) -> Ours:
         return torch.cat([sequence.state(point) for point in points], dim=-1)
 
     def logits(side: Side) -> list[torch.Tensor]:
-        return side.model.run(side.embedding.rows(sequence, 0, len(sequence.tokens)), states(side.points), STEPS)
+        embeds = side.embedding.rows(sequence, 0, len(sequence.tokens))
+        return logits_of(side.model, embeds, states(side.points), STEPS)
 
     trainer = sides.reference(report.drafter, around)
     [files] = written(report.plan, folder, report.target)

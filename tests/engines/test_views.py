@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from converter.look.engines import Seen
+from converter.checks.as_it_is import Seen
 from converter.look.inspect import inspect
 from converter.look.subject import Asked
 from converter.pipeline import Request, convert, validate

@@ -34,6 +34,7 @@ from converter.proving import written
 from converter.target_weights import read_target_weights
 from tests.faults.changes import INDEX, WEIGHTS, Tensors, cut, fused, header, tensors
 from tests.support import DATA, SAMPLE, TARGET, quiet, request
+from tests.teacher_forced import logits_of
 
 Shows = Literal["harmless", "files", "sample", "nothing"]
 Mutate = Callable[[Path, random.Random], None]
@@ -417,7 +418,7 @@ def differs(double: Double, report: Report, out: Path) -> list[str]:
             found.append(files.engine)
             continue
         states = torch.cat([sequence.state(point) for point in side.points], dim=-1)
-        logits = side.model.run(side.embedding.rows(sequence, 0, len(sequence.tokens)), states, 3)
+        logits = logits_of(side.model, side.embedding.rows(sequence, 0, len(sequence.tokens)), states, 3)
         theirs = [recorded(name)[f"s0.draft_logits_step{step}"] for step in range(3)]
         ours = [logits[0], *(later[::4] for later in logits[1:])]
         same = torch.equal(side.to_target, trained_ids(name)) and all(

@@ -20,7 +20,7 @@ from converter.look.subject import Asked
 from converter.pipeline import convert, look, validate
 from converter.report.document import as_json
 from converter.report.files import WRITERS
-from converter.report.inspected import InspectPrinter
+from converter.report.inspect_text import InspectPrinter
 from converter.report.inspected import as_json as as_inspected
 from converter.report.text import Printer
 from converter.run import Report, Request

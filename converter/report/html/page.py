@@ -11,7 +11,7 @@ from converter.drafter.points import describe_points
 from converter.drafter.spec import NORM_FLAGS
 from converter.report.html.element import Markup, el, raw
 from converter.report.html.faults import parts_of
-from converter.report.html.parts import fact_list, sign, unbroken
+from converter.report.html.parts import fact_list, made_by, outcome_sign, sign, unbroken
 from converter.report.html.record import changes_section, finding_article, seal_section
 from converter.report.html.scores import accuracy_section, ranking_section
 from converter.report.html.wiring_svg import marks, wiring_svg
@@ -32,7 +32,7 @@ from converter.report.reading import (
     value_words,
     verdict,
 )
-from converter.report.words import count, launch_text, mentions, size
+from converter.report.words import at_margin, by_command, count, mentions, size
 from converter.rules.engine import STANDINGS
 
 KINDS = {"works": "good", "works after conversion": "good", "cannot": "error"}
@@ -106,7 +106,7 @@ def _title(document: Document) -> list[Any]:
     command = "" if is_error(document) else f" {document.get('task', 'report')}"
     return [
         el("p", f"eagle3-convert{command}", class_="kicker"),
-        el("h1", sign("error" if bad else "good", "✕" if bad else "✓"), unbroken(headline(document))),
+        el("h1", outcome_sign(bad), unbroken(headline(document))),
     ]
 
 
@@ -190,12 +190,10 @@ def _level(proof: Mapping[str, Any], unknown: bool) -> list[Any]:
 
 
 def _serve(document: Document) -> list[Any]:
-    commands: dict[str, list[str]] = {}
-    for line in document["launch"]:
-        words = launch_text(line)
-        commands.setdefault(words, []).append(engine_name(line["engine"]))
-    return [[el("h3", "Serve it with ", ", ".join(engines)), el("pre", words.replace("\n      ", "\n    ").strip())]
-            for words, engines in commands.items()]  # fmt: skip
+    return [
+        [el("h3", "Serve it with ", ", ".join(map(engine_name, engines))), el("pre", at_margin(command))]
+        for command, engines in by_command(document["launch"]).items()
+    ]
 
 
 # --- wiring -------------------------------------------------------------------------------------------------
@@ -238,6 +236,4 @@ def _footer(document: Document) -> Markup:
     if is_error(document):
         return el("footer", f"The command ended with exit code {document['exit_code']}; there is no report.")
     command = el("pre", shlex.join(document["command"])) if document["command"] else None
-    tool = document["tool"]
-    return el("footer", command, el("p", f"Made by {tool['name']} {tool['version']} from a report of the form ",
-                                    document["schema"], "."))  # fmt: skip
+    return el("footer", command, made_by(document))

@@ -13,6 +13,7 @@ from converter.transforms import SPLIT_ROWS
 
 
 def changes_section(document: Document) -> list[Any]:
+    """Tensors and config keys, and where each comes from; what is not carried over."""
     plan = document["plan"]
     if plan is None:
         return [el("p", "Nothing was planned or written." if document.get("task") != "validate" else
@@ -63,6 +64,7 @@ def _operation(operation: Mapping[str, Any]) -> str:
 
 
 def finding_article(found: Found) -> Markup:
+    """A finding with its evidence and what to do; links in the page lead to it by its anchor."""
     f = found.finding
     kind = found.kind
     head = el("h3", sign("", SYMBOLS[kind]), f"{kind} {found.code}", el("span", f["message"], class_="plain"))
@@ -80,6 +82,7 @@ def finding_article(found: Found) -> Markup:
 
 
 def seal_section(document: Document) -> list[Any]:
+    """What the seal beside the output records, with digests."""
     output, sealed, proof = document["output"], document.get("sealed"), document["proof"]
     if output is None:
         return [el("p", "There is none: nothing was written.")]

@@ -20,6 +20,7 @@ _SHARES = [(0.0, "0"), (0.25, "25%"), (0.5, "50%"), (0.75, "75%"), (1.0, "100%")
 
 
 def accuracy_section(proof: Mapping[str, Any]) -> list[Any]:
+    """Accuracy by draft step, acceptance length and accuracy by position, each as a drawing and a table."""
     scores = proof["scores"]
     if scores is None:
         return [el("p", "Nothing was run on a sample, so how often the drafter is right is not known.")]
@@ -108,6 +109,7 @@ def _by_position(scores: Mapping[str, Any]) -> list[Any]:
 
 
 def ranking_section(proof: Mapping[str, Any]) -> list[Any]:
+    """The other wirings that were tried, closest first, as a drawing and a table."""
     judged = proof.get("wiring")
     if judged is None:
         return [el("p", "Other wirings were not tried: that takes a sample with the target's states.")]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from converter.report.html.element import Markup, el
 from converter.report.html.page import KINDS, html, sections_of, verdict_part
-from converter.report.html.parts import sign, table_of, unbroken
+from converter.report.html.parts import made_by, outcome_sign, table_of, unbroken
 from converter.report.reading import (
     VERDICT_SYMBOLS,
     Document,
@@ -32,7 +30,7 @@ def page_of_several(document: Document) -> str:
         el(
             "header",
             el("p", "eagle3-convert validate", class_="kicker"),
-            el("h1", sign("error" if bad else "good", "✕" if bad else "✓"), document["headline"]),
+            el("h1", outcome_sign(bad), document["headline"]),
             _summary(document),
         ),
         el("main", _drafters(document)),
@@ -47,12 +45,11 @@ def _summary(document: Document) -> Markup:
     rows = []
     for number, row in enumerate(document["summary"], 1):
         said = {e["engine"]: e["word"] for e in row["engines"]}
-        kind = "error" if row["exit_code"] else "good"
         link = el("a", row["given"], href=f"#drafter-{number}", class_="mono")
         short = len(row["given"]) <= _SHORT
         accuracy = "–" if row["accuracy"] is None else percent(row["accuracy"])
         rows.append([
-            el("span", sign(kind, "✕" if row["exit_code"] else "✓"), link, class_="whole" if short else None),
+            el("span", outcome_sign(row["exit_code"] != 0), link, class_="whole" if short else None),
             row["dialect"] or "–",
             *(_word(said[e]) if e in said else "–" for e in engines),
             row["errors"],
@@ -88,8 +85,6 @@ def _drafters(document: Document) -> list[Markup]:
     return parts
 
 
-def _footer(document: Mapping[str, Any]) -> Markup:
+def _footer(document: Document) -> Markup:
     command = el("pre", shlex.join(document["command"])) if document["command"] else None
-    tool = document["tool"]
-    return el("footer", command, el("p", f"Made by {tool['name']} {tool['version']} from a report of the form ",
-                                    document["schema"], "."))  # fmt: skip
+    return el("footer", command, made_by(document))

@@ -60,7 +60,7 @@ class _Drawing:
         y = self._target()
         y = self._fc(y)
         height = self._drafter(y)
-        words = document_words(self.document)
+        words = _words(self.document)
         return el(
             "svg",
             el("title", "Wiring of the drafter"),
@@ -257,7 +257,7 @@ class _Drawing:
             self.badges.append(_badge(name, found, *badge, align))
 
 
-def document_words(document: Document) -> str:
+def _words(document: Document) -> str:
     """The wiring as a sentence, for those who do not see the drawing."""
     spec = {name: field["value"] for name, field in document["spec"].items()}
     norms = [name for name in ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output") if spec[name]]
@@ -318,6 +318,3 @@ def _short(words: str, most: int) -> str:
 
 def _n(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
-
-
-__all__ = ["document_words", "marks", "wiring_svg"]
