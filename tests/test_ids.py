@@ -106,7 +106,7 @@ def test_classes_that_are_no_targets() -> None:
 
 def test_rows_of_one_class_do_not_overlap() -> None:
     from converter.rules import loading
-    from converter.rules.engine import known_releases
+    from converter.rules.loading import known_releases
     from converter.rules.targets import _table
 
     for architecture, rows in _table("sglang").items():

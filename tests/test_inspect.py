@@ -22,7 +22,7 @@ from converter.look.parts import group_of
 from converter.look.subject import Asked
 from converter.report.inspected import InspectPrinter, as_json
 from converter.rules import loading
-from converter.rules.engine import resolve
+from converter.rules.releases import resolve
 from tests.support import DATA, DRAFTERS, PRODUCERS, TARGET, check, copy_of, eagle3, run
 from tests.test_cli import imported
 from tests.test_forms import to as written

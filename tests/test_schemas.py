@@ -26,7 +26,7 @@ from converter.look.values import RELATIONS
 from converter.pipeline import Request, validate
 from converter.report import differing, document, explain, inspected
 from converter.rules import behaviours, ids, loading, targets
-from converter.rules.engine import known_releases
+from converter.rules.loading import known_releases
 from converter.rules.schema import check, load, validator
 from tests.support import DRAFTERS, PRODUCERS, SAMPLE, TARGET, eagle3, run
 

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from converter.checks.engine import shown_value as shown
 from converter.drafter.points import describe_points
 from converter.drafter.spec import NORM_FLAGS, DrafterSpec, Rope
+from converter.drafter.spec import shown_value as shown
 from converter.findings import Finding
 from converter.look.engines import Seen
 from converter.look.inspect import LOWEST, Inspection, MapFacts
