@@ -46,7 +46,7 @@ TARGETS = "engines/sglang.targets.json"
 
 def rules(file: str) -> Any:
     """A built-in rule file as it lies there."""
-    return loading.parse(loading.rules_folder().joinpath(file).read_bytes(), file)
+    return loading.parse(loading.rules_folder("").joinpath(file).read_bytes(), file)
 
 
 # --- the schemas themselves ---------------------------------------------------------------------------------
