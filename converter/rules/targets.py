@@ -36,12 +36,8 @@ class TargetRule:
 
     def how(self, point: int, layers: int | None) -> str:
         """The detail, where it is of this capture point or of all; "" where it is of another."""
-        about = self.detail.partition(":")[0]
-        if about == "embedding":
-            return self.detail if point == 0 else ""
-        if about == "last layer":
-            return self.detail if point == layers else ""
-        return self.detail if point or about != "layers" else ""
+        about = {"embedding": point == 0, "last layer": point == layers, "layers": point > 0}
+        return self.detail if about.get(self.detail.partition(":")[0], True) else ""
 
     def capture(self, point: int, layers: int | None) -> Capture:
         """What becomes of a capture point; of an unknown number of layers, any but 0 is an inner one."""
