@@ -18,18 +18,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from converter.checkpoint.jsonfile import dumped, parse
 from converter.checkpoint.paths import real
 from converter.checkpoint.whole import write_output
+from converter.drafter.spec import How
 from converter.errors import UsageError
 from converter.findings import Finding, judge
 from converter.rules import loading
 
 SCHEMA = "eagle3-convert/baseline/1"
 ANY = "*"  # as the drafter of an entry: every drafter
-HOW = re.compile(r" \((stated|default|derived|given|fixed)\)$")  # what checks append to a config key
+HOW = re.compile(rf" \(({'|'.join(get_args(How))})\)$")  # what `Origin` appends to a config key
 _MOST_BYTES = 64_000_000
 
 

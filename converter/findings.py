@@ -62,11 +62,18 @@ class Finding:
 
 
 _NAMED = 4
+_QUOTED = 120  # characters of a value in a finding
 
 
 def some_of(names: Sequence[str]) -> str:
     """The first of several names: `a, b, c, d, ...`."""
     return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+
+
+def quoted(value: Any) -> str:
+    """A value out of a file as Python writes it, of a long one the beginning: `'x'`, `[1, 2, 3...`."""
+    text = repr(value)
+    return text if len(text) <= _QUOTED else text[: _QUOTED - 3] + "..."
 
 
 def error(code: str, message: str, **rest: Any) -> Finding:

@@ -14,9 +14,10 @@ from converter.checkpoint.leftovers import is_hidden
 from converter.checkpoint.paths import real
 from converter.checkpoint.reader import INDEX
 from converter.checkpoint.writer import OutputTensor, WrittenFile, writing
+from converter.checks.precision import no_numbers
 from converter.drafter.drafter import Drafter
 from converter.errors import InputError, OutputError, UsageError
-from converter.findings import Finding, error
+from converter.findings import Finding
 from converter.plan import Plan, TensorPlan
 from converter.transforms import MAP_OPERATIONS, apply
 from converter.workers import cores
@@ -117,17 +118,7 @@ def write_weights(
 
 def not_finite(written: list[WrittenFile]) -> list[Finding]:
     """N103 for each written tensor with NaN or infinite values."""
-    return [
-        error(
-            "N103",
-            f"{name} holds {count:,} values that are NaN or infinite",
-            where=name,
-            why="every draft that passes through them is NaN, and a healthy server rejects it",
-            fix=("take an earlier checkpoint of the run",),
-        )
-        for file in written
-        for name, count in file.not_finite.items()
-    ]
+    return [no_numbers(name, count) for file in written for name, count in file.not_finite.items()]
 
 
 def _output(drafter: Drafter, tensor: TensorPlan, input_digests: dict[str, str]) -> OutputTensor:

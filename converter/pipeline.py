@@ -33,7 +33,6 @@ from converter.hub.ids import pinned
 from converter.plan import make_plan
 from converter.rules import loading
 from converter.rules.dialect import Dialect, DialectReading, read, stated_points
-from converter.rules.engine import resolve
 from converter.rules.forms import (
     as_written,
     check_writable,
@@ -46,6 +45,7 @@ from converter.rules.forms import (
 )
 from converter.rules.fused import ASSUMED
 from converter.rules.recognition import Recognition, recognise, unrecognised
+from converter.rules.releases import resolve
 from converter.run import Report, Request, nobody
 from converter.sealed import (
     allowed_once,
@@ -315,7 +315,7 @@ def _check(report: Report, dialect: Dialect, reading: DialectReading) -> None:
             embedding, faults = check_embedding(checkpoint, own, weights.embedding, frozen)
             findings += faults
     fc = reading.tensors.get("fc.weight")
-    stated = stated_points(dialect, report.source.config)
+    stated = stated_points(dialect, report.source.config, report.target)
     quantised = quantised_weights(checkpoint, reading.tensors)
     findings += check_tensors(spec, checkpoint, reading.tensors, quantised, reading.carried)
     findings += check_points(spec, checkpoint.tensors[fc].info.shape if fc else None, report.target, stated)
@@ -354,7 +354,7 @@ def _values(report: Report) -> None:
     drafter = report.drafter
     if drafter is not None:
         known = frozenset({"embed_tokens.weight"} if drafter.embedding == "unrelated" else ())
-        plain = {c: name for c, name in drafter.tensors.items() if c not in drafter.quantised}
+        plain = {c: name for c, name in drafter.tensors.items() if not drafter.keeps_values(c)}
         report.add(check_values(drafter.spec, drafter.checkpoint, plain, known))
 
 
@@ -364,7 +364,7 @@ def _scan(report: Report, names: Sequence[str], served: str) -> None:
     assert drafter is not None
     if names:
         report.told("reading every weight")
-        as_they_are = frozenset(name for c, name in drafter.tensors.items() if c in drafter.quantised)
+        as_they_are = frozenset(name for c, name in drafter.tensors.items() if drafter.keeps_values(c))
         report.add(check_precision(drafter.checkpoint, names, served, as_they_are))
 
 
@@ -373,6 +373,3 @@ def _target_weights(report: Report, spec: DrafterSpec) -> TargetWeights | None:
     if target is None or report.target.hidden_size != spec.target_hidden_size:
         return None
     return read_target_weights(pinned(target, report.target.commit), spec.vocab_size, spec.target_hidden_size)
-
-
-__all__ = ["Report", "Request", "convert", "look", "validate"]

@@ -14,16 +14,19 @@ from converter.checkpoint.header import FLOATS, nbytes_of
 from converter.checkpoint.reader import INDEX, SINGLE, StoredTensor, run_name
 from converter.checks.carried import stays_behind
 from converter.checks.engine import examine
+from converter.checks.obstacles import OTHER
 from converter.checks.suits import with_fixes
 from converter.drafter.drafter import Drafter
 from converter.drafter.layout import IN_BLOCKS
+from converter.drafter.points import describe_points
 from converter.drafter.quantised import weight_of
 from converter.drafter.spec import DrafterSpec, Origin
 from converter.drafter.target import Target
 from converter.errors import UsageError
 from converter.findings import Finding, error, stops, warning
-from converter.rules.engine import ConfigEntry, EngineRelease
+from converter.rules.engine import EngineRelease
 from converter.rules.forms import TrainerForm
+from converter.rules.written import ConfigEntry
 from converter.source import Source, carried_files
 from converter.transforms import (
     CAST,
@@ -61,6 +64,7 @@ class TensorPlan:
 
     @property
     def split(self) -> Operation | None:
+        """The operation that takes a run of the input tensor's rows, where it does not take all."""
         return next((o for o in self.operations if o.name == SPLIT_ROWS), None)
 
     @property
@@ -70,6 +74,7 @@ class TensorPlan:
 
     @property
     def nbytes(self) -> int:
+        """As written."""
         return nbytes_of(self.dtype, self.shape)
 
     @property
@@ -117,14 +122,17 @@ class Plan:
 
     @property
     def renamed(self) -> list[TensorPlan]:
+        """Those that have another name in the input."""
         return [t for t in self.tensors if t.name != t.source and not t.made and not t.split]
 
     @property
     def split(self) -> list[TensorPlan]:
+        """Those that are a part of a fused one."""
         return [t for t in self.tensors if t.split]
 
     @property
     def changed(self) -> list[TensorPlan]:
+        """Those whose values are other ones than in the input."""
         return [t for t in self.tensors if t.changed]
 
     @property
@@ -188,14 +196,14 @@ def make_plan(
     dtype: str = "",
     max_shard_size: int = 0,
 ) -> Planning:
-    """Lower a drafter for engine releases that one output must suit.
+    """Lower a drafter for engine releases that one output must suit; the findings say what stands in the way.
 
     source          where the input's files are
     dtype           what to cast the weights to, as configs name it; "" leaves them as they are
     max_shard_size  bytes of tensors in a file of the output at most; 0 keeps the files of the input
     """
     order = tuple(sorted(range(drafter.spec.num_points), key=drafter.spec.capture_points.__getitem__))
-    spec = replace(drafter.spec, capture_points=tuple(drafter.spec.capture_points[i] for i in order))
+    spec = drafter.spec.ascending()
     if dtype:
         origins = {**spec.origins, "dtype": Origin("given", "--dtype")}
         spec = replace(spec, dtype=dtype, origins=origins)
@@ -220,10 +228,12 @@ def make_plan(
         config[key] = ConfigEntry(key, value, "the input's config")
     if drafter.quantised:
         findings.append(_as_it_is(drafter))
+    if list(order) != sorted(order) and _bound_to_columns(drafter):
+        findings.append(_out_of_order(drafter))
     if spec.not_computed:
         findings.append(_not_computed(spec))
     findings = with_fixes(findings, spec, target, drafter.embedding)
-    if stops(f for f in findings if f.code == "K120"):
+    if any(f.code == "K120" for f in findings):
         return Planning(None, tuple(findings))
     tensors, dropped = _plan_tensors(drafter, spec, order, engines, CAST_DTYPES.get(dtype, ""))
     if max_shard_size:
@@ -280,6 +290,30 @@ def _as_it_is(drafter: Drafter) -> Finding:
         f"{len(drafter.quantised)} weights are quantised; they and their scales are renamed and left as they are",
         where="quantization_config",
         why="what an engine makes of them was not verified here: compare the served acceptance length with training",
+    )
+
+
+def _bound_to_columns(drafter: Drafter) -> bool:
+    """Whether columns of a quantised fc cannot change places alone: it is packed, or has scales for groups of them."""
+    if "fc.weight" not in drafter.quantised:
+        return False
+    rows = drafter.spec.hidden_size
+    scales = [name for canonical, name in drafter.tensors.items() if weight_of(canonical) == "fc.weight"]
+    alike = ((), (1,), (rows,), (rows, 1), (1, 1))  # one for all columns
+    return "fc.weight" not in drafter.tensors or any(
+        drafter.checkpoint.tensors[name].info.shape not in alike for name in scales
+    )
+
+
+def _out_of_order(drafter: Drafter) -> Finding:
+    return error(
+        OTHER,
+        "fc is quantised, and its blocks cannot be put in layer order",
+        where="fc.weight",
+        found=describe_points(drafter.spec.capture_points),
+        expected=describe_points(drafter.spec.ascending().capture_points),
+        why="engines capture in that order, and packed columns, or scales for groups of them, do not move with a block",
+        fix=("convert the drafter as it was before it was quantised, and quantise what is written",),
     )
 
 
@@ -342,8 +376,7 @@ def _plan_tensors(
                 change = replace(change, operations=(Operation(PERMUTE_BLOCKS, {"order": list(order)}),))
             elif canonical.startswith("fc_norm."):
                 canonical = f"fc_norm.{order.index(int(canonical.split('.')[1]))}.weight"
-        plain = canonical not in drafter.quantised and weight_of(canonical) is None
-        if dtype and plain and stored.info.dtype in FLOATS and stored.info.dtype != dtype:
+        if dtype and not drafter.keeps_values(canonical) and stored.info.dtype in FLOATS and stored.info.dtype != dtype:
             operation = Operation(CAST, {"from": stored.info.dtype, "to": dtype})
             change = replace(change, dtype=dtype, operations=(*change.operations, operation))
         add(canonical, stored, change)

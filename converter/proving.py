@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from converter.checkpoint.reader import Checkpoint, open_checkpoint
 from converter.checks.as_it_is import Seen
-from converter.checks.engine import CODES, would_see
+from converter.checks.engine import would_see
+from converter.checks.obstacles import CODES
 from converter.drafter.drafter import Drafter, Provenance
 from converter.drafter.points import as_option
 from converter.drafter.target import Target
 from converter.findings import Finding, error
 from converter.plan import Plan
 from converter.rules.engine import EngineRelease
+from converter.rules.stopping import why_it_stops
 from converter.run import MOST_STEPS, Report, Wish
 from converter.source import open_source
 from converter.target_weights import TargetWeights
@@ -49,7 +51,9 @@ def written(plan: Plan, folder: Path, target: Target) -> list[EngineFiles]:
         assert view.spec is not None
         embedding = engine.replaces_embedding(view.spec)
         found.append(
-            EngineFiles(str(engine), view.spec, checkpoint, view.received, embedding, engine.stops(view, target))
+            EngineFiles(
+                str(engine), view.spec, checkpoint, view.received, embedding, why_it_stops(engine, view, target)
+            )
         )
     return found
 
@@ -71,7 +75,7 @@ def unwritten(engine: EngineRelease, drafter: Drafter, target: Target) -> Engine
     names = {c: drafter.tensors[c] for c in view.received if c in drafter.tensors}
     if "d2t" in view.received and drafter.vocab is not None:
         names.setdefault("d2t", "d2t")
-    stops = engine.stops(view, target)
+    stops = why_it_stops(engine, view, target)
     return EngineFiles(str(engine), spec, drafter.checkpoint, names, engine.replaces_embedding(spec), stops)
 
 

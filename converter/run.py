@@ -73,6 +73,8 @@ class Request:
     engines   none: the newest SGLang where there is an OUT, the newest of every engine where there is none
     max_shard_size   bytes of tensors in a file of OUT at most; 0 keeps the input's files
     given     spec fields set by the user (--set), which outrank the config
+    digest         the SHA-256 of each file of weights goes into the seal
+    command        what was typed, for the seal
     scan           validate reads every weight once, to find values that are no numbers
     sign           a private key's file, or "sigstore": what signs the seal and all files that it lists; "" leaves it
     allow_plugin   releases whose own draft class cannot compute the drafter may serve it with a plugin's
@@ -110,6 +112,8 @@ class Report:
     """Everything that is known at the end, in whatever state the run ended.
 
     outcome   converted, refused, planned (--dry-run) or validated
+    verdicts       what stands in each engine's way, by its requirement
+    written, suits, seconds   the files of OUT, the other releases for which it is right, and how long writing took
     told           hears what a long proof is at
     points_known   False where a search of the wiring goes on without capture points
     other_meaning  that the ids may mean other points, said unless the sample decides

@@ -61,7 +61,7 @@ def launch_unknown(dialect: Dialect, spec: DrafterSpec) -> list[Finding]:
         warning(
             "C235",
             f"what this output is told at launch is in neither its config nor its seal: {', '.join(silent)}",
-            where=str(seal.NAME),
+            where=seal.NAME,
             found=f"read as if it were served without {', '.join(silent.values())}",
             why="the launch command that was printed when it was written may have had that option",
             fix=("look into that command, or convert again what it was made from",),

@@ -49,27 +49,10 @@ def read_target(path: Path, beside: Sequence[str] = ()) -> Target:
     architectures = config.get("architectures")
     layers = _count(text.get("num_hidden_layers"))
     if not (isinstance(architectures, list) and architectures and isinstance(architectures[0], str)) or not layers:
-        raise InputError(
-            error(
-                "F113",
-                f"{file} does not describe a target model",
-                where=str(file),
-                expected="architectures and num_hidden_layers",
-                fix=("give the folder of the model that the drafter drafts for",),
-            )
-        )
+        raise _no_target(file, where=str(file), expected="architectures and num_hidden_layers")
     for key in ("hidden_size", "vocab_size"):
         if text.get(key) is not None and _count(text[key]) is None:
-            raise InputError(
-                error(
-                    "F113",
-                    f"{file} does not describe a target model",
-                    where=key,
-                    found=repr(text[key])[:60],
-                    expected="a positive whole number",
-                    fix=("give the folder of the model that the drafter drafts for",),
-                )
-            )
+            raise _no_target(file, where=key, found=repr(text[key])[:60], expected="a positive whole number")
     return Target(
         name=name,
         architecture=architectures[0],
@@ -79,7 +62,7 @@ def read_target(path: Path, beside: Sequence[str] = ()) -> Target:
         max_position_embeddings=_count(text.get("max_position_embeddings")),
         rope=_rope(text),
         model_type=text["model_type"] if isinstance(text.get("model_type"), str) else "",
-        norm_eps=next((e for k in _EPSILONS if (e := _small(text.get(k))) is not None), None),
+        norm_eps=next((e for k in _EPSILONS if (e := _epsilon(text.get(k))) is not None), None),
         where=where,
         folder=folder,
         cache_width=_cache_width(text),
@@ -89,6 +72,11 @@ def read_target(path: Path, beside: Sequence[str] = ()) -> Target:
         commit=commit,
         notes=notes,
     )
+
+
+def _no_target(file: Path, **rest: str) -> InputError:
+    fix = ("give the folder of the model that the drafter drafts for",)
+    return InputError(error("F113", f"{file} does not describe a target model", fix=fix, **rest))
 
 
 def _cache_width(text: Mapping[str, Any]) -> int | None:
@@ -159,7 +147,7 @@ def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _small(value: Any) -> float | None:
+def _epsilon(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 else None
 
 

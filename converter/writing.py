@@ -19,7 +19,7 @@ from converter.fingerprint import fingerprint_at_hand
 from converter.output import Progress, check_out, not_finite, write_weights
 from converter.plan import Plan
 from converter.rules import loading
-from converter.rules.engine import nested
+from converter.rules.written import nested
 from converter.run import Report
 from converter.signing import Signer
 from converter.source import open_source

@@ -47,7 +47,7 @@ import yaml
 from _pytest.runner import runtestprotocol
 
 from converter.rules import loading
-from converter.rules.engine import all_releases
+from converter.rules.releases import all_releases
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("converter/checks", "converter/drafter", "converter/rules", "converter/plan.py")

@@ -23,7 +23,7 @@ from converter.drafter.target import Target
 from converter.findings import Finding
 from converter.pipeline import Report, look
 from converter.report.explain import known_codes
-from converter.rules.engine import resolve
+from converter.rules.releases import resolve
 from converter.target import read_target
 from tests.support import DRAFTERS, PRODUCERS, TARGET, Config, Tensors, check, codes, errors, request
 

@@ -157,14 +157,23 @@ def test_the_width_of_fc_is_explained(tmp_path: Path) -> None:
     assert finding.fix == ("name the points as trained, 4 of them: --aux ...",)
 
 
-@pytest.mark.parametrize(("shape", "found", "states"), [((64, 200), "[64, 200]", "3.12"), ((64,), "[64]", "0")])
-def test_an_fc_of_no_whole_states_is_another_targets(
-    shape: tuple[int, ...], found: str, states: str, tmp_path: Path
-) -> None:
-    report = run(copy_of("a_plain", tmp_path / "in", tensors=put("fc.weight", torch.ones(shape))), tmp_path / "out")
+def test_an_fc_of_no_whole_states_is_another_targets(tmp_path: Path) -> None:
+    report = run(copy_of("a_plain", tmp_path / "in", tensors=put("fc.weight", torch.ones(64, 200))), tmp_path / "out")
     [finding] = [f for f in report.findings if f.code == "A103"]
-    assert finding.message == f"fc takes {states} states of width 64, the config names 3"
-    assert finding.found.startswith(found) and (states == "0" or "target hidden size" in finding.fix[0])
+    assert finding.message == "fc takes 3.12 states of width 64, the config names 3"
+    assert finding.found == "[64, 200]" and "target hidden size" in finding.fix[0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "found"),
+    [((32, 192), "[32, 192]"), ((64,), "[64]: 1 axes instead of 2"), ((128, 192), "[128, 192]: 2 times the rows")],
+)
+def test_an_fc_that_takes_its_states_and_has_another_shape(shape: tuple[int, ...], found: str, tmp_path: Path) -> None:
+    report = run(copy_of("a_plain", tmp_path / "in", tensors=put("fc.weight", torch.ones(shape))), tmp_path / "out")
+    assert errors(report) == ["T104"]
+    [finding] = [f for f in report.findings if f.code == "T104"]
+    assert finding.found == found
+    assert finding.expected == "[64, 192] = [hidden 64, 3 capture points x target hidden 64]"
 
 
 def test_a_shape_is_explained(tmp_path: Path) -> None:

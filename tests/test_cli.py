@@ -31,10 +31,10 @@ PRINTING = {"numpy", "rich", "packaging", "xxhash"}
 @pytest.mark.parametrize(
     ("arguments", "kept_out", "most", "most_own"),
     [
-        # 138, 182 and 402 modules under Python 3.11, 17, 23 and 101 of them this package's.
+        # 140, 183 and 424 modules under Python 3.11, 20, 25 and 107 of them this package's.
         (["convert", "--help"], HEAVY | PRINTING | {"yaml"}, 180, 20),
         (["explain", "K103"], HEAVY | PRINTING, 230, 27),
-        (["validate", DRAFTERS / "g_aux024", "--target", TARGET], HEAVY, 480, 104),
+        (["validate", DRAFTERS / "g_aux024", "--target", TARGET], HEAVY, 480, 110),
     ],
 )  # fmt: skip
 def test_a_short_command_imports_little(arguments: list[object], kept_out: set[str], most: int, most_own: int) -> None:
@@ -101,6 +101,15 @@ def test_steps_come_from_the_trainer_s_proposal(tmp_path: Path) -> None:
     command = json.loads(done.stdout)["launch"][0]["command"]
     assert command[command.index("--speculative-num-steps") + 1] == "5"
     assert command[command.index("--speculative-num-draft-tokens") + 1] == "6"
+
+
+def test_a_target_without_a_name_is_left_open_in_the_launch_command(tmp_path: Path) -> None:
+    def unnamed(config: dict) -> None:  # type: ignore[type-arg]
+        del config["speculators_config"]["verifier"]["name_or_path"]
+
+    done = eagle3("convert", copy_of("a_plain", tmp_path / "in", unnamed), tmp_path / "out", "--json")
+    command = json.loads(done.stdout)["launch"][0]["command"]
+    assert command[command.index("--model-path") + 1] == "TARGET"
 
 
 def test_a_refusal_says_what_why_and_where_it_works(tmp_path: Path) -> None:

@@ -10,14 +10,19 @@ from typing import Any
 import pytest
 
 from converter.checkpoint.reader import open_checkpoint
-from converter.checks.engine import capture_table, compare, examine, span
+from converter.checks.captures import CAPTURE_FAILS, capture_table, check_captures
+from converter.checks.engine import compare, examine
 from converter.checks.suits import suits, where_it_works, with_fixes
 from converter.drafter.layout import expected_tensors
 from converter.drafter.spec import FIELDS, OPTIONAL, DrafterSpec, Rope
 from converter.drafter.target import Target
 from converter.errors import UsageError
 from converter.rules import loading
-from converter.rules.engine import all_releases, known_releases, nested, resolve
+from converter.rules.launch import launch_command
+from converter.rules.loading import known_releases
+from converter.rules.releases import all_releases, resolve, span
+from converter.rules.stopping import why_it_stops
+from converter.rules.written import nested, write_config
 from tests.support import DRAFTERS, codes, errors, run
 from tests.test_forward import drafter
 
@@ -98,10 +103,24 @@ def test_the_first_layer_under_the_trainer_s_names(name: str, since: str) -> Non
     loading_them = []
     for engine in all_releases(name):
         assert {engine.names_for(n) for n in canonical} == {n.replace("layers.0", "midlayer") for n in canonical}
-        view = engine.view(nested(engine.write_config(it.spec, (0, 2, 4))), it.tensors.values(), LLAMA, {})
+        view = engine.view(nested(write_config(engine, it.spec, (0, 2, 4))), it.tensors.values(), LLAMA, {})
         if set(canonical) <= view.received.keys():
             loading_them.append(engine.release)
     assert loading_them == known_releases(name)[known_releases(name).index(since) :]
+
+
+def test_a_refused_point_is_explained_by_what_is_known_of_that_point() -> None:
+    """The detail of a row may be of the embedding alone, or of the last layer."""
+    deepseek = Target(architecture="DeepseekV3ForCausalLM", layers=6)
+    embedding = "embedding: TypeError at first forward: hidden_states + residual with residual None"
+    engine, spec = resolve("sglang==0.5.9")[0], drafter("a_plain").spec
+
+    rule = engine.target(deepseek.architecture)
+    assert rule is not None
+    findings = check_captures(engine, rule, replace(spec, capture_points=(0, 3, 6)), deepseek)
+    assert {f.code: f.why for f in findings} == {
+        "K121": f"{CAPTURE_FAILS['crash']} ({embedding})", "K122": CAPTURE_FAILS["silently_missing"],
+    }  # fmt: skip
 
 
 # Each feature that needs a release: the spec that has it, and the first known release that honours it.
@@ -308,14 +327,14 @@ def test_graphs_of_old_releases_capture_the_default_points() -> None:
     flagged = {}
     for points in ((2, 5, 7), (1, 5, 7)):
         spec = replace(drafter("a_plain").spec, capture_points=points)
-        lines = {e.release: e.launch_command(DEEP, "OUT", 3, spec)[1] for e in all_releases("sglang")}
+        lines = {e.release: launch_command(e, DEEP, "OUT", 3, spec)[1] for e in all_releases("sglang")}
         flagged[points] = [release for release, command in lines.items() if "--disable-cuda-graph" in command]
     known = known_releases("sglang")
     assert flagged == {(2, 5, 7): [], (1, 5, 7): known[known.index("0.4.9") : known.index("0.5.11")]}
     # Where nobody knows what the default is, it is taken to be another.
     spec = replace(drafter("a_plain").spec, capture_points=(2, 5, 7))
     for target in (Target(architecture="LlamaForCausalLM"), Target()):
-        assert resolve("sglang==0.5.9")[0].launch_command(target, "OUT", 3, spec)[1][-1] == "--disable-cuda-graph"
+        assert launch_command(resolve("sglang==0.5.9")[0], target, "OUT", 3, spec)[1][-1] == "--disable-cuda-graph"
 
 
 def test_the_context_limit_by_release() -> None:
@@ -330,7 +349,7 @@ def test_the_context_limit_by_release() -> None:
         ("0.5.23", variable, False),
     ):
         [engine] = resolve(f"sglang=={release}")
-        assert engine.launch_command(DEEP, "OUT", 3, spec)[0] == environment
+        assert launch_command(engine, DEEP, "OUT", 3, spec)[0] == environment
         [finding] = [f for f in examine(engine, spec, DEEP).findings if f.code == "C214"]
         assert ("rope table has no rows" in finding.why) is table_ends
         assert "--context-length" in finding.why
@@ -444,13 +463,13 @@ def test_what_stops_a_release_of_what_it_sees() -> None:
     [engine], spec = resolve("sglang==0.5.21"), drafter("a_plain").spec
     names = [engine.names_for(c) or c for c in expected_tensors(spec)] + ["d2t"]
     seen = engine.loads(spec, names)
-    assert engine.stops(seen, LLAMA) == ""
+    assert why_it_stops(engine, seen, LLAMA) == ""
     embedding = engine.loads(replace(spec, capture_points=(0, 2, 4)), names)
-    assert engine.stops(embedding, LLAMA) == "the target's class does not hand out embedding"
-    assert engine.stops(embedding, replace(LLAMA, architecture="")) == ""  # nothing is said of an unknown class
-    assert engine.stops(engine.loads(None, names), LLAMA) == "its config cannot be read"
+    assert why_it_stops(engine, embedding, LLAMA) == "the target's class does not hand out embedding"
+    assert why_it_stops(engine, embedding, replace(LLAMA, architecture="")) == ""  # nothing is said of an unknown class
+    assert why_it_stops(engine, engine.loads(None, names), LLAMA) == "its config cannot be read"
     [newest], full = resolve("vllm==0.33.0"), replace(spec, draft_vocab_size=spec.vocab_size)
-    assert newest.stops(newest.loads(full, names), LLAMA) == "it takes no map over the full vocabulary (d2t)"
+    assert why_it_stops(newest, newest.loads(full, names), LLAMA) == "it takes no map over the full vocabulary (d2t)"
 
 
 def test_an_error_or_a_needed_flag_speaks_against_a_release() -> None:

@@ -20,10 +20,11 @@ from converter.drafter.target import Target
 from converter.errors import UsageError
 from converter.pipeline import Report
 from converter.rules import loading
-from converter.rules.engine import nested, resolve
 from converter.rules.fields import IdMeaning, leaves, read_spec
 from converter.rules.forms import own_reader, reading_engine, trainer_form, writable
 from converter.rules.recognition import recognise
+from converter.rules.releases import resolve
+from converter.rules.written import nested
 from tests.support import DRAFTERS, NAMES, SAMPLE, TARGET, codes, convert, copy_of, eagle3, errors, quiet, request
 from tests.test_forward import drafter
 from tests.test_producers import PRODUCERS, SAID

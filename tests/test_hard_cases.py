@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from converter.errors import InputError, UsageError
 from converter.pipeline import Report, Request, convert, validate
-from converter.rules.engine import resolve
+from converter.rules.releases import resolve
 from tests.support import DRAFTERS, SAMPLE, TARGET, codes, copy_of, eagle3, errors, quiet, request, run
 
 Edit = Callable[[dict[str, Any]], None]

@@ -32,13 +32,29 @@ import torch
 from converter.checkpoint.header import parse_header
 from converter.errors import InputError, RulesError
 from converter.findings import stops
-from converter.pipeline import look
+from converter.pipeline import convert, look
 from converter.report.document import as_json
 from converter.rules import loading
+from converter.rules.names import wrapper_of
+from converter.rules.recognition import recognise, whose_tensors
 from converter.run import Request
 from converter.tokenizer import read_tokenizer
 from tests.fuzz.guard import Breach, watched
-from tests.support import DRAFTERS, ROOT, TARGET, Config, check, codes, copy_of, eagle3, errors, run
+from tests.support import (
+    DRAFTERS,
+    PRODUCERS,
+    ROOT,
+    TARGET,
+    Config,
+    check,
+    codes,
+    copy_of,
+    eagle3,
+    errors,
+    quiet,
+    request,
+    run,
+)
 
 SECONDS, MEGABYTES = 5, 512
 Edit = Callable[[Config], object]
@@ -180,6 +196,13 @@ def test_a_million_tensors_are_refused_before_they_are_parsed() -> None:
 
 def test_as_many_tensors_as_a_large_target_has_are_read() -> None:
     assert len(parse_header(header_of(5000), 0, 8, "f").tensors) == 5000
+
+
+def test_many_tensors_under_a_wrapper() -> None:
+    names, started = [f"model.{i}.x" for i in range(8_000)], time.process_time()
+    assert recognise({}, names).dialect is None and whose_tensors([*names, "model.fc.weight"]) == {}
+    assert wrapper_of(["model." * 60_000]) == "model." * 60_000
+    assert time.process_time() - started < SECONDS
 
 
 # --- numbers --------------------------------------------------------------------------------------------------
@@ -326,6 +349,62 @@ def test_code_in_the_folder_is_named_and_neither_run_nor_carried(tmp_path: Path)
     assert b"auto_map" not in (tmp_path / "out" / "config.json").read_bytes()
 
 
+def test_a_class_name_that_is_longer_than_a_file_s(tmp_path: Path) -> None:
+    source = drafter(tmp_path / "in", lambda config: config.update(auto_map={"AutoModel": "x" * 300 + ".Model"}))
+    assert codes(check(source, "vllm==0.33.0")) == []
+
+
+def test_a_target_s_name_that_is_longer_than_a_file_s(tmp_path: Path) -> None:
+    def name(config: Config) -> None:
+        config["speculators_config"]["verifier"]["name_or_path"] = "x" * 300
+
+    source = drafter(tmp_path / "in", name)
+    report = run(source, tmp_path / "out", target=None, target_arch="LlamaForCausalLM")
+    assert report.outcome == "converted"
+    [line] = as_json(report)["launch"]
+    assert "x" * 300 in line["command"]
+    written = convert(request(source, out=tmp_path / "to", to="speculators"), quiet)
+    assert written.outcome == "converted"
+
+
+@pytest.mark.parametrize("named", [[["x"]], [{"x": 1}], {"x": 1}, [None], 7])
+def test_a_class_that_is_no_name(named: Any, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    shutil.copytree(PRODUCERS / "specforge_hf", source)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "architectures": named}))
+    report = check(source, "sglang", "vllm", "tensorrt-llm", "llama.cpp", dialect="specforge")
+    assert errors(report) == [] and not any(it.works for it in report.as_it_is.values())
+    assert "names the class" in report.as_it_is["sglang==0.5.23"].against[0]
+
+
+def archive(file: Path) -> None:
+    with zipfile.ZipFile(file, "w") as opened:
+        opened.writestr("d2t.npy", b"x")
+
+
+_MAPS: dict[str, Callable[[Path], object]] = {
+    "an archive": archive, "a broken archive": lambda file: file.write_bytes(b"PK\x03\x04" + b"x" * 100),
+    **{words: lambda file, text=text: file.write_bytes(npy(text)) for words, text in {
+        "larger than its file": "{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,), }",
+        "an open bracket": "{'descr': ('", "deep brackets": "(" * 4000, "deep signs": "-" * 9000 + "1",
+        "objects": "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", "no Python": "\x00",
+    }.items()},
+}  # fmt: skip
+
+
+def npy(header: str) -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + b"x" * 8
+
+
+@pytest.mark.parametrize("name", _MAPS)
+def test_a_map_beside_the_checkpoint_that_is_none(name: str, tmp_path: Path) -> None:
+    source = drafter(tmp_path / "in")
+    _MAPS[name](source / "d2t.npy")
+    with watched(tmp_path):
+        assert codes(check(source, "vllm==0.33.0")) == []
+
+
 def test_the_class_names_that_speculators_writes_are_no_code_of_a_stranger(tmp_path: Path) -> None:
     assert "auto_map" in json.loads((DRAFTERS / "a_plain" / "config.json").read_text())
     assert codes(run(DRAFTERS / "a_plain", tmp_path / "out")) == []
@@ -375,6 +454,7 @@ _BOMBS = {
     "boolean": "dialect: !!bool eagle\n", "timestamp": "dialect: !!timestamp eagle\n",
     "object": "dialect: !!python/object/apply:os.system [id]\n", "module": "dialect: !!python/name:os.system\n",
     "key": "? {a: 1}\n: b\ndialect: eagle\n", "twice": "dialect: eagle\nignore: {a: b, a: c}\n",
+    "many keys": "dialect: eagle\nignore: {" + ", ".join(f"a{i}: b" for i in range(30_000)) + ", a29999: b}\n",
     "bytes": "dialect: eagle\nignore: \x00\x01", "words": "dialect: eagle\n\"\\e[2J\\u202E\": 1\n",
 }  # fmt: skip
 
@@ -383,9 +463,10 @@ _BOMBS = {
 def test_yaml_bombs_in_a_mapping(name: str, tmp_path: Path) -> None:
     file = tmp_path / "m.yaml"
     file.write_text(_BOMBS[name])
+    started = time.process_time()
     with pytest.raises(RulesError, match=r"m\.yaml"), watched():
         loading.add(file)
-    assert not loading.added_files()
+    assert not loading.added_files() and time.process_time() - started < SECONDS
 
 
 def test_a_tokenizer_bomb(tmp_path: Path) -> None:

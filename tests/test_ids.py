@@ -106,10 +106,10 @@ def test_classes_that_are_no_targets() -> None:
 
 def test_rows_of_one_class_do_not_overlap() -> None:
     from converter.rules import loading
-    from converter.rules.engine import known_releases
-    from converter.rules.targets import _table
+    from converter.rules.loading import known_releases
+    from converter.rules.targets import _rows
 
-    for architecture, rows in _table("sglang").items():
+    for architecture, rows in _rows("sglang", loading.state()).items():
         for release in known_releases("sglang"):
             covering = [r for r in rows if loading.covers(r["releases"], release)]
             assert len(covering) <= 1, (architecture, release)

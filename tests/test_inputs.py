@@ -268,6 +268,43 @@ def test_sglang_never_loads_fc_quantised(tmp_path: Path) -> None:
     assert errors(run(source, tmp_path / "out", "vllm==0.33.0")) == []
 
 
+@pytest.mark.parametrize(("form", "aux", "found"), [
+    ("fp8", (5, 3, 1), []), ("packed", (1, 3, 5), []), ("packed", (5, 3, 1), ["K190"]), ("groups", (5, 3, 1), ["K190"]),
+])  # fmt: skip
+def test_a_quantised_fc_whose_blocks_would_change_places(
+    form: str, aux: tuple[int, ...], found: list[str], tmp_path: Path
+) -> None:
+    """Packed columns, and scales for groups of them, would stay where they are."""
+
+    def edit(tensors: dict[str, Any]) -> None:
+        quantise("fc", form="fp8" if form == "groups" else form)(tensors)
+        if form == "groups":
+            tensors["fc.weight_scale_inv"] = torch.ones(1, 3)
+
+    source = copy_of("a_plain", tmp_path / "in", declare, edit)
+    report = run(source, tmp_path / "out", "vllm==0.33.0", aux=aux)
+    assert errors(report) == found
+    if not found:
+        moved, own = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out", source))
+        name = "fc.weight" if form == "fp8" else "fc.weight_packed"
+        blocks = list(own[name].view(torch.uint8).chunk(3, 1))
+        ordered = blocks[::-1] if aux == (5, 3, 1) else blocks
+        assert torch.equal(moved[name].view(torch.uint8), torch.cat(ordered, 1))
+
+
+def test_scales_are_not_cast_and_may_be_larger_than_float16_holds(tmp_path: Path) -> None:
+    def edit(tensors: dict[str, Any]) -> None:
+        quantise("layers.0.mlp.up_proj")(tensors)
+        tensors["layers.0.mlp.up_proj.weight_scale_inv"] = torch.full((1, 1), 70_000.0)
+
+    source = copy_of("a_plain", tmp_path / "in", declare, edit)
+    report = run(source, tmp_path / "out", "vllm==0.33.0", dtype="float16")
+    assert codes(report) == ["K118"]
+    after = load_file(tmp_path / "out" / "model.safetensors")
+    [scale] = [t for name, t in after.items() if name.endswith("weight_scale_inv")]
+    assert scale.dtype == torch.float32 and float(scale) == 70_000
+
+
 def test_a_quantised_drafter_is_not_proved(tmp_path: Path) -> None:
     source = copy_of("a_plain", tmp_path / "in", declare, quantise("layers.0.mlp.up_proj"))
     assert errors(run(source, tmp_path / "out", sample=SAMPLE)) == ["N104"]

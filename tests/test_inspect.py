@@ -24,7 +24,7 @@ from converter.pipeline import convert
 from converter.report.inspect_text import InspectPrinter, _scaled
 from converter.report.inspected import as_json
 from converter.rules import loading
-from converter.rules.engine import resolve
+from converter.rules.releases import resolve
 from tests.support import DATA, DRAFTERS, PRODUCERS, TARGET, check, copy_of, eagle3, quiet, request, run
 from tests.test_cli import imported
 from tests.test_forms import to as written

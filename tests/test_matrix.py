@@ -8,8 +8,10 @@ import pytest
 
 from converter.checks.engine import examine
 from converter.drafter.target import Target
-from converter.rules.engine import all_releases, known_releases
 from converter.rules.ids import WITHOUT_IDS, points_of
+from converter.rules.launch import launch_command
+from converter.rules.loading import known_releases
+from converter.rules.releases import all_releases
 from tests.test_forward import drafter
 
 LAYERS = 8
@@ -104,5 +106,5 @@ def test_other_points_need_an_option_where_graphs_ignore_the_ids() -> None:
             spec = replace(drafter("a_plain").spec, capture_points=points)
             codes = {f.code for f in examine(release, spec, target).findings}
             assert ("K127" in codes) == (inside and other), (release, points)
-            _, command = release.launch_command(target, "OUT", 3, spec)
+            _, command = launch_command(release, target, "OUT", 3, spec)
             assert ("--disable-cuda-graph" in command) == (inside and other)

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from converter.checks.engine import examine
 from converter.drafter.spec import DrafterSpec, Latent, Rope
 from converter.drafter.target import Target
-from converter.rules.engine import all_releases, resolve
+from converter.rules.releases import all_releases, resolve
 from tests.support import DATA, SAMPLE, TARGET, check, codes, eagle3, errors, run
 from tests.test_producers import changed, convert_for_both
 

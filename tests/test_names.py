@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from converter.drafter.layout import expected_tensors
 from converter.rules import loading
-from converter.rules.engine import all_releases
 from converter.rules.names import canonical_name, match, translate, translate_back, wrapper_of
+from converter.rules.releases import all_releases
 from tests.test_forward import drafter
 
 TABLE = {"mid.{i}.x": "layers.{i}.x", "later.{i+}.y": "layers.{i+}.y", "plain": "other"}

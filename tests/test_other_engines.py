@@ -22,7 +22,10 @@ from converter.report.text import Printer
 from converter.report.verdict import told
 from converter.rules import loading
 from converter.rules.behaviours import LAUNCH
-from converter.rules.engine import all_releases, known_releases, nested, resolve
+from converter.rules.launch import launch_command, launch_preparation
+from converter.rules.loading import known_releases
+from converter.rules.releases import all_releases, resolve
+from converter.rules.written import nested, write_config
 from converter.seal import read_seal
 from tests.support import DRAFTERS, TARGET, check, errors, quiet, request, run
 from tests.test_forward import drafter
@@ -113,7 +116,7 @@ def test_ids_are_always_named_for_tensorrt_llm(layers: int, points: tuple[int, .
     examination = examine(engine, spec, target)
     assert codes_of(examination.findings) == []
     assert examination.layer_ids == tuple(p - 1 for p in points)
-    files, before = engine.launch_preparation(target, "OUT", 4, spec)
+    files, before = launch_preparation(engine, target, "OUT", 4, spec)
     assert before == []
     [text] = files.values()
     assert json.loads(text)["speculative_config"]["eagle3_layers_to_capture"] == [p - 1 for p in points]
@@ -124,7 +127,7 @@ def test_other_ids_in_the_file_are_other_points() -> None:
     """What is read back follows from the launch option, as it follows from a config elsewhere."""
     [engine] = resolve(TRT)
     spec = drafter("a_plain").spec
-    config = nested(engine.write_config(spec, (0, 2, 4)))
+    config = nested(write_config(engine, spec, (0, 2, 4)))
     for ids, points in (([0, 2, 4], (1, 3, 5)), ([4, 0, 2], (1, 3, 5)), ([1, 2, 4], (2, 3, 5)), (None, (2, 3))):
         view = engine.view(config, [], LLAMA, {} if ids is None else {"layer_ids": ids})
         assert view.spec is not None and view.spec.capture_points == points
@@ -162,7 +165,7 @@ def test_features_of_tensorrt_llm(change: dict[str, Any], codes: list[str]) -> N
 def test_norm_before_fc_is_written_where_tensorrt_llm_reads_it() -> None:
     [engine] = resolve(TRT)
     spec = replace(drafter("a_plain").spec, norm_before_fc=True)
-    config = nested(engine.write_config(spec, (0, 2, 4)))
+    config = nested(write_config(engine, spec, (0, 2, 4)))
     assert config["eagle_config"]["norm_before_fc"] is True
     moved = {**config, "norm_before_fc": True, "eagle_config": {}}
     view = engine.view(moved, [], LLAMA, {"layer_ids": [0, 2, 4]})
@@ -189,14 +192,14 @@ def test_llama_cpp_is_served_by_three_commands(tmp_path: Path) -> None:
     assert config["eagle_aux_hidden_state_layer_ids"] == [0, 2, 4]
     [engine] = report.engines
     target = replace(report.target, name="TARGET")
-    files, before = engine.launch_preparation(target, "OUT", 3, drafter("g_aux024").spec)
+    files, before = launch_preparation(engine, target, "OUT", 3, drafter("g_aux024").spec)
     assert files == {}
     assert before == [
         ["python", "convert_hf_to_gguf.py", "TARGET", "--outfile", "target.gguf"],
         ["python", "convert_hf_to_gguf.py", "OUT", "--target-model-dir", "TARGET", "--outtype", "bf16",
          "--outfile", "drafter.gguf"],
     ]  # fmt: skip
-    environment, command = engine.launch_command(target, "OUT", 3, drafter("g_aux024").spec)
+    environment, command = launch_command(engine, target, "OUT", 3, drafter("g_aux024").spec)
     assert environment == {}
     assert command == [
         *("llama-server", "-m", "target.gguf", "-md", "drafter.gguf"),
@@ -250,6 +253,13 @@ def test_features_of_llama_cpp(change: dict[str, Any], before: list[str], after:
     spec = replace(drafter("a_plain").spec, **{"capture_points": (2, 5, 7), **change})
     found = {e.release: codes_of(examine(e, spec, target).findings) for e in all_releases(LLAMA_CPP)}
     assert found == {"9874": before, "10454": after, "11312": after}
+
+
+def test_fields_without_a_code_of_their_own_are_told_each() -> None:
+    spec = replace(drafter("a_plain").spec, capture_points=(2, 5, 7), fc_bias=True, tie_word_embeddings=True)
+    findings = examine(resolve(LLAMA_CPP)[0], spec, replace(LLAMA, layers=10)).findings
+    told = [f.message.partition(";")[0] for f in findings if f.code == "K190"]
+    assert sorted(told) == ["fc_bias is true", "tie_word_embeddings is true"]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,11 @@ from converter.look.subject import Asked
 from converter.report.document import launch_lines
 from converter.report.rules import engine as engine_document
 from converter.report.rules import engine_text
-from converter.rules.engine import all_releases, known_releases, nested, plugin_for, resolve
+from converter.rules.launch import launch_command
+from converter.rules.loading import known_releases
+from converter.rules.releases import all_releases, plugin_for, resolve
+from converter.rules.stopping import other_class, why_it_stops
+from converter.rules.written import nested, write_config
 from converter.sglang_plugin.wanted import Misfit, Wanted, canonical
 from tests.support import DRAFTERS, SAMPLE, TARGET, check, codes, copy_of, errors, run
 from tests.test_cli import eagle3
@@ -75,25 +79,25 @@ def test_what_is_written_for_it_reads_back(name: str) -> None:
     spec = drafter(name).spec
     for release in (resolve(f"sglang=={r}")[0] for r in ("0.5.6", "0.5.9", "0.5.11", "0.5.12", "0.5.17", "0.5.23")):
         engine = release.with_plugin()
-        config = nested(engine.write_config(spec, engine.layer_ids(spec, LLAMA) or ()))
+        config = nested(write_config(engine, spec, engine.layer_ids(spec, LLAMA) or ()))
         assert plugin_for(config) == PACKAGE == release.serving_config(config).plugin
         names = [engine.names_for(c) or c for c in expected_tensors(spec)]
         view = engine.view(config, [*names, "d2t", "t2d"], LLAMA, engine.launch_options(spec))
         assert view.spec is not None and (view.missing, view.ignored) == ((), ())
         assert replace(view.spec, origins=spec.origins) == spec
-        assert not engine.stops(view, LLAMA)
+        assert not why_it_stops(engine, view, LLAMA)
 
 
 def test_its_class_is_unknown_to_every_other_engine(tmp_path: Path) -> None:
     spec = drafter("b_nbr").spec
     plugged = resolve(NEW)[0].with_plugin()
-    config = nested(plugged.write_config(spec, (0, 2, 4)))
+    config = nested(write_config(plugged, spec, (0, 2, 4)))
     for engine in (resolve(r)[0] for r in (NEW, "vllm", "llama.cpp", "tensorrt-llm", "sglang==0.5.5")):
         assert [f.code for f in compare(engine, spec, config, [], LLAMA, {})] == ["K163"]
-        assert PACKAGE in engine.other_class(config)
-        assert not plugin_for(nested(engine.write_config(spec, (0, 2, 4))))
+        assert PACKAGE in other_class(engine, config)
+        assert not plugin_for(nested(write_config(engine, spec, (0, 2, 4))))
     assert "K163" not in {f.code for f in compare(plugged, spec, config, [], LLAMA, {})}
-    assert not plugged.other_class(config)
+    assert not other_class(plugged, config)
 
 
 def test_what_it_lifts_is_listed() -> None:
@@ -109,10 +113,10 @@ def test_it_is_strict() -> None:
     spec = drafter("b_nbr").spec
     engine = resolve(NEW)[0].with_plugin()
     names = [engine.names_for(c) or c for c in expected_tensors(spec)] + ["d2t"]
-    assert not engine.stops(engine.loads(spec, names), LLAMA)
-    assert "(norm.weight)" in engine.stops(engine.loads(spec, [n for n in names if n != "norm.weight"]), LLAMA)
-    assert "(d2t)" in engine.stops(engine.loads(spec, names[:-1]), LLAMA)
-    assert "(last_norm.weight)" in engine.stops(engine.loads(spec, [*names, "last_norm.weight"]), LLAMA)
+    assert not why_it_stops(engine, engine.loads(spec, names), LLAMA)
+    assert "(norm.weight)" in why_it_stops(engine, engine.loads(spec, [n for n in names if n != "norm.weight"]), LLAMA)
+    assert "(d2t)" in why_it_stops(engine, engine.loads(spec, names[:-1]), LLAMA)
+    assert "(last_norm.weight)" in why_it_stops(engine, engine.loads(spec, [*names, "last_norm.weight"]), LLAMA)
 
 
 def test_what_it_mends_and_what_not() -> None:
@@ -146,7 +150,7 @@ def test_other_than_three_points_need_a_flag_before_0_5_12() -> None:
     spec = replace(drafter("a_plain").spec, capture_points=(2, 3, 4, 5))
     for requirement, needed in ((OLD, True), ("sglang==0.5.12", False)):
         engine = resolve(requirement)[0].with_plugin()
-        _, command = engine.launch_command(LLAMA, "OUT", 3, spec)
+        _, command = launch_command(engine, LLAMA, "OUT", 3, spec)
         assert command.count("--disable-cuda-graph") == needed
     assert mends(resolve(OLD)[0], spec, LLAMA, "unknown")
     plugged = resolve(OLD)[0].with_plugin()
@@ -279,7 +283,7 @@ def test_what_it_expects_is_what_a_drafter_has() -> None:
     ):
         spec = drafter(name).spec
         engine = resolve(NEW)[0].with_plugin()
-        config = nested(engine.write_config(spec, (0, 2, 4)))
+        config = nested(write_config(engine, spec, (0, 2, 4)))
         wanted = Wanted.of(SimpleNamespace(**config))
         ours = {canonical: expected.shape for canonical, expected in expected_tensors(spec).items()}
         assert wanted.shapes() == ours
@@ -298,7 +302,7 @@ def test_names_of_a_later_layer_s_norm() -> None:
 
 def test_a_config_that_was_not_written_for_it() -> None:
     spec = drafter("a_plain").spec
-    config = nested(resolve(NEW)[0].with_plugin().write_config(spec, (0, 2, 4)))
+    config = nested(write_config(resolve(NEW)[0].with_plugin(), spec, (0, 2, 4)))
     for change in ({"eagle_aux_hidden_state_layer_ids": None}, {"draft_vocab_size": None}, {"layer_windows": [1, 2]}):
         with pytest.raises(ValueError, match="--allow-plugin"):
             Wanted.of(SimpleNamespace(**{**config, **change}))

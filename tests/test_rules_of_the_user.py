@@ -10,7 +10,8 @@ import pytest
 from converter.errors import RulesError
 from converter.report.rules import engine, engine_text
 from converter.rules import loading
-from converter.rules.engine import all_releases, known_releases
+from converter.rules.loading import known_releases
+from converter.rules.releases import all_releases
 from tests.support import DRAFTERS, TARGET, Tensors, copy_of, eagle3
 
 # A release that is not known yet, in which norm_before_residual is read and a new target class appears.

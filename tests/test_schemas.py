@@ -26,7 +26,7 @@ from converter.look.values import Relation
 from converter.pipeline import Request, validate
 from converter.report import differing, document, explain, inspected
 from converter.rules import behaviours, ids, loading, targets
-from converter.rules.engine import known_releases
+from converter.rules.loading import known_releases
 from converter.rules.schema import check, load, validator
 from tests.support import DRAFTERS, PRODUCERS, SAMPLE, TARGET, eagle3, run
 
@@ -46,7 +46,7 @@ TARGETS = "engines/sglang.targets.json"
 
 def rules(file: str) -> Any:
     """A built-in rule file as it lies there."""
-    return loading.parse(loading.rules_folder().joinpath(file).read_bytes(), file)
+    return loading.parse(loading.rules_folder("").joinpath(file).read_bytes(), file)
 
 
 # --- the schemas themselves ---------------------------------------------------------------------------------

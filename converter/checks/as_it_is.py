@@ -11,13 +11,15 @@ from itertools import takewhile
 from typing import Any
 
 from converter.checkpoint.reader import INDEX, SINGLE
-from converter.checks.engine import shown_value
 from converter.drafter.drafter import Drafter
 from converter.drafter.points import describe_points
-from converter.drafter.spec import OPTIONAL, DrafterSpec, differences
+from converter.drafter.spec import OPTIONAL, DrafterSpec, differences, shown_value
 from converter.drafter.target import Target
-from converter.rules.engine import EngineRelease, EngineView, nested
+from converter.findings import Finding
+from converter.rules.engine import EngineRelease, EngineView
 from converter.rules.fields import derived_dtype, lookup
+from converter.rules.stopping import other_class, why_it_stops
+from converter.rules.written import nested, write_config
 from converter.source import Source
 
 NO_DEPTH = "the target's number of layers is not known (--target)"
@@ -101,12 +103,12 @@ def seen_by(
         reading = engine.read_config(flat, target, folder.launch, derived=folder.derived, given=stand_in)
     spec = reading.spec
     if spec is None:
-        return Seen(engine, unreadable=_unreadable([(f.code, f.where, f.expected) for f in reading.findings]))
+        return Seen(engine, unreadable=_unreadable(reading.findings))
     view = engine.loads(spec, folder.names)
     unsure = replace(target, architecture="") if unknown else target  # then nothing is said of its class
     return Seen(
         engine,
-        stops=engine.other_class(flat) or engine.stops(view, unsure),
+        stops=other_class(engine, flat) or why_it_stops(engine, view, unsure),
         points=None if unknown else spec.capture_points,
         unknown=unknown,
         flags=tuple(engine.rules["other_points"]["flags"]) if not unknown and engine.needs_flags(spec, target) else (),
@@ -127,14 +129,13 @@ def _no_class(engine: EngineRelease, target: Target) -> str:
     return f"{engine} has no EAGLE-3 support for the target class {target.architecture}"
 
 
-def _unreadable(faults: Sequence[tuple[str, str, str]]) -> str:
+def _unreadable(faults: Sequence[Finding]) -> str:
     """Why a release reads no spec: keys that are not there (C202), or one whose value it does not take."""
-    absent = [where for code, where, _ in faults if code == "C202"]
+    absent = [f.where for f in faults if f.code == "C202"]
     if absent:
         more = f" and {len(absent) - 1} more of its keys" if len(absent) > 1 else ""
         return f"finds no {absent[0]}{more} in config.json"
-    [(_, where, expected), *_] = faults
-    return f"cannot read {where} in config.json (it takes {expected})"
+    return f"cannot read {faults[0].where} in config.json (it takes {faults[0].expected})"
 
 
 def _differs(trained: DrafterSpec | None, seen: DrafterSpec) -> tuple[str, ...]:
@@ -177,6 +178,7 @@ class AsItIs:
 
     @property
     def works(self) -> bool:
+        """Whether it is known to."""
         return not self.against and not self.unknown
 
 
@@ -214,7 +216,7 @@ def _against(seen: Seen, source: Source, drafter: Drafter) -> Iterator[str]:
 def _class(seen: Seen, flat: Mapping[str, Any]) -> Iterator[str]:
     """A class or a type of config that the release's rules do not speak of: transformers' defaults go by the type."""
     assert seen.spec is not None
-    written = nested(seen.engine.write_config(seen.spec, ()))
+    written = nested(write_config(seen.engine, seen.spec, ()))
     known, named = _classes(seen.engine), _first(flat.get("architectures"))
     if known and named not in known:
         yield f"config.json names the class {named}, which it does not run as such a drafter"
@@ -225,11 +227,11 @@ def _class(seen: Seen, flat: Mapping[str, Any]) -> Iterator[str]:
         yield f"model_type is {flat.get('model_type') or 'not stated'} in config.json; it runs such a drafter as {kind}"
 
 
-def _classes(engine: EngineRelease) -> set[Any]:
+def _classes(engine: EngineRelease) -> list[str]:
     """The classes that the release is known to run as such a drafter; none where its rules do not list them."""
     listed = engine.rules.get("draft_classes", {}).get("names", ())
     told = [rule["map"] for rule in engine.rules["read"].values() if rule.get("keys") == ["architectures"]]
-    return {*listed, *(name for table in told for name in table)}
+    return [*listed, *(name for table in told for name in table)]  # what a config names may not be hashable
 
 
 def _first(value: Any) -> Any:
@@ -342,6 +344,3 @@ def _files(source: Source) -> Iterator[str]:
         yield f"the weights are in {source.weights[0].name}; whether it opens a file of that name was not looked at"
     elif others:
         yield f"{others[0]} lies beside the weights; whether it loads that as well was not looked at"
-
-
-__all__ = ["AsItIs", "Lying", "Seen", "as_it_is", "seen_by"]

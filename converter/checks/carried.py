@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from converter.checkpoint.jsonfile import read_object
-from converter.checkpoint.paths import real
+from converter.checkpoint.paths import is_here, real
 from converter.errors import InputError
 from converter.findings import Finding, warning
 from converter.tokenizer import SETTINGS
@@ -33,8 +33,9 @@ def leads_out(file: Path) -> bool:
 def check_carried(folder: Path, config: Mapping[str, Any], carried: list[Path]) -> Iterator[Finding]:
     """F140 where code of a stranger is named, F141 where a link leads out of the folder; `carried` are the files that
     would go over."""
-    there = [name for name in _classes(config) if "--" in name or (folder / f"{name.split('.')[0]}.py").is_file()]
-    if there:  # what trainers write names files of their packages, which are not in the folder
+    # What trainers write names files of their packages, which are not in the folder.
+    there = [n for n in _classes(config) if "--" in n or is_here(folder / f"{n.split('.')[0]}.py")]
+    if there:
         yield _code("config.json", there)
     for file in carried:
         if leads_out(file):

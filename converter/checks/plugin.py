@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from converter.checks.engine import examine, span
+from converter.checks.engine import examine
 from converter.drafter.drafter import Drafter, Embedding
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.findings import Finding, error, note
 from converter.rules.engine import EngineRelease
+from converter.rules.releases import span
 
 
 def with_plugins(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from converter.drafter.points import NAME_THEM, as_option, describe_points
+from converter.drafter.points import LET_A_SAMPLE_SAY, NAME_THEM, as_option, describe_points
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.findings import Finding, error, note, warning
@@ -13,10 +13,7 @@ from converter.rules.dialect import Dialect, DialectReading
 from converter.rules.ids import points_of
 
 # What to type where nobody knows the points.
-UNKNOWN_POINTS = (
-    NAME_THEM,
-    "or let a sample say: eagle3-validate IN --sample SAMPLE --find-wiring",
-)
+UNKNOWN_POINTS = (NAME_THEM, LET_A_SAMPLE_SAY)
 _OTHER_TARGET = "or give the target that it was trained for: --target FOLDER"
 
 
@@ -61,7 +58,7 @@ def check_points(
             why="the target has no such layer",
             fix=UNKNOWN_POINTS if assumed else (NAME_THEM, *([_OTHER_TARGET] if max(beyond) > 0 else [])),
         )
-    if fc is not None and fc != (spec.hidden_size, spec.num_points * spec.target_hidden_size):
+    if fc is not None and other_width(spec, fc):
         yield _fc_width(spec, fc, target)
     if assumed and len(set(points)) == len(points):
         yield warning(
@@ -141,8 +138,13 @@ def _other_numbering(given: Sequence[int], stated: Sequence[int]) -> str:
     return f"these are the config's points counted as 0-based layers; --aux {same} means what the config says"
 
 
+def other_width(spec: DrafterSpec, fc: tuple[int, ...]) -> bool:
+    """Whether a matrix fc takes more or fewer columns than the capture points have; other shapes are T104's."""
+    return len(fc) == 2 and fc[1] != spec.num_points * spec.target_hidden_size
+
+
 def _fc_width(spec: DrafterSpec, fc: tuple[int, ...], target: Target) -> Finding:
-    width = fc[1] if len(fc) == 2 else 0
+    width = fc[1]
     states, rest = divmod(width, spec.target_hidden_size)
     holds = f"{states} states" if rest == 0 else f"{width / spec.target_hidden_size:.2f} states"
     wanted = [spec.hidden_size, spec.num_points * spec.target_hidden_size]

@@ -15,20 +15,22 @@ _LOST_SHARE = 0.01  # of a tensor's values: of weights near 0.01, fp16 rounds so
 
 
 def check_precision(
-    checkpoint: Checkpoint, names: Iterable[str], served: str, quantised: frozenset[str]
+    checkpoint: Checkpoint, names: Iterable[str], served: str, kept: frozenset[str]
 ) -> Iterator[Finding]:
     """N103 NaN and infinity, N110 and N111 what fp16 cannot hold, in the tensors `names` of the checkpoint.
 
     served     the dtype that the weights will be cast to, as configs name it
-    quantised  those of `names` that are not cast
+    kept       those of `names` that are not cast
     """
     wanted = list(names)
-    cast = frozenset(wanted) - quantised if served == "float16" else frozenset()
+    cast = frozenset(wanted) - kept if served == "float16" else frozenset()
     small: dict[str, float] = {}
     for name, scanned in scan(checkpoint, wanted, cast).items():
         stored = checkpoint.tensors[name]
         if scanned.not_finite:
-            yield _no_numbers(checkpoint, stored, scanned)
+            assert scanned.first is not None
+            first = _value(checkpoint, stored, scanned.first)
+            yield no_numbers(name, scanned.not_finite, f"the first is {first}")
         if scanned.over:
             yield _overflow(checkpoint, stored, scanned)
         share = scanned.under / max(math.prod(stored.info.shape), 1)
@@ -45,13 +47,13 @@ def needs_cast(checkpoint: Checkpoint, tensors: Mapping[str, str], served: str) 
     return [name for name in tensors.values() if checkpoint.tensors[name].info.dtype in FLOATS - {"F16"}]
 
 
-def _no_numbers(checkpoint: Checkpoint, stored: StoredTensor, scanned: Scanned) -> Finding:
-    assert scanned.first is not None
+def no_numbers(name: str, count: int, found: str = "") -> Finding:
+    """N103 of a tensor with `count` values that are NaN or infinite; `found` says which, where that is known."""
     return error(
         "N103",
-        f"{stored.name} holds {scanned.not_finite:,} values that are NaN or infinite",
-        where=stored.name,
-        found=f"the first is {_value(checkpoint, stored, scanned.first)}",
+        f"{name} holds {count:,} values that are NaN or infinite",
+        where=name,
+        found=found,
         why="every draft that passes through them is NaN, and a healthy server rejects it",
         fix=("take an earlier checkpoint of the run",),
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from converter.checkpoint.reader import Checkpoint
 from converter.drafter.points import NAME_THEM
-from converter.findings import Finding, error, note, some_of, warning
+from converter.findings import Finding, error, note, quoted, some_of, warning
 from converter.rules import loading
 from converter.rules.dialect import Dialect, DialectReading
 from converter.rules.fields import keys_read, leaves, lookup
@@ -76,7 +76,7 @@ def _unread_ids(
             "A111",
             f"{passed[0]} names layers, and {dialect.title} drafters have none there",
             where=passed[0],
-            found=repr(ids)[:120],
+            found=quoted(ids),
             expected=f"no ids: {dialect.title} takes the capture points {dialect.rules['ids'].get('default', '')}",
             why="somebody else wrote them, and they mean other layers by who it was; unread, wrong states are fed",
             fix=(
@@ -128,7 +128,7 @@ def _unknown_keys(dialect: Dialect, config: Mapping[str, Any]) -> list[Finding]:
             "C204",
             f"config key {leaf} is not known to the {dialect.title} rules; it is not carried over",
             where=leaf,
-            found=repr(lookup(config, leaf))[:120],
+            found=quoted(lookup(config, leaf)),
             why=why,
         )
         for leaf in unknown[:_MOST_UNKNOWN]

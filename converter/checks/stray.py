@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING
 
 from converter.checkpoint.pickled import open_pickles
@@ -51,9 +52,10 @@ def _arrays(file: Path) -> Mapping[str, NDArray[np.generic]]:
 
     if file.suffix == ".npy":
         try:
-            return {file.stem: np.load(file, allow_pickle=False)}
-        except (ValueError, OSError, EOFError):
-            return {}
+            with file.open("rb") as opened:  # np.load would take a zip archive or a pickle of this name as well
+                return {file.stem: np.lib.format.read_array(opened, allow_pickle=False)}
+        except (ValueError, OSError, EOFError, MemoryError, RecursionError, TokenError):
+            return {}  # numpy 2.4.6 lets through what its reading of the header as Python raises
     if importlib.util.find_spec("torch") is None:
         return {}
     try:

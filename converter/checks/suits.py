@@ -6,13 +6,15 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from converter.checks.engine import CODES, FLAGGED, OTHER, compare, faults, serves, span
+from converter.checks.engine import compare, serves
+from converter.checks.obstacles import CODES, FLAGGED, OTHER, faults
 from converter.drafter.drafter import Embedding
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.findings import Finding
 from converter.rules import loading
-from converter.rules.engine import all_releases, known_releases, plugin_for
+from converter.rules.loading import known_releases
+from converter.rules.releases import all_releases, plugin_for, span
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from converter.checkpoint.header import DTYPE_NAMES, FLOATS
 from converter.checkpoint.reader import Checkpoint, StoredTensor
+from converter.checks.points import other_width
 from converter.checks.shapes import misshapen
 from converter.drafter.layout import Expected, expected_tensors
 from converter.drafter.quantised import only_cache, weight_of
@@ -23,9 +24,9 @@ def check_tensors(
     quantised: set[str],
     declared: Mapping[str, Any],
 ) -> Iterator[Finding]:
-    """C217 and C218 no mask token or one outside the vocabulary, C236 layers that are not there, T103 missing, T104
-    misshapen, T105 not implied by the config, T106 not floating, T107 mixed dtypes, T110 and T111 quantised weights
-    without quantization_config and the reverse, C205.
+    """C207 heads that cannot be, C217 and C218 no mask token or one outside the vocabulary, C236 layers that are not
+    there, T103 missing, T104 misshapen, T105 not implied by the config, T106 not floating, T107 mixed dtypes, T110 and
+    T111 quantised weights without quantization_config and the reverse, C205 another dtype than the config says.
 
     quantised  canonical names of quantised weights; declared: what the config says of quantisation, empty for nothing
     """
@@ -51,7 +52,8 @@ def check_tensors(
                 yield _missing(canonical, expected)
             continue
         stored = checkpoint.tensors[tensors[canonical]]
-        if stored.info.shape != expected.shape and canonical != "fc.weight":  # fc: A103 explains it
+        explained = canonical == "fc.weight" and other_width(spec, stored.info.shape)  # A103
+        if stored.info.shape != expected.shape and not explained:
             yield misshapen(canonical, stored, expected, spec)
         if stored.info.dtype not in FLOATS and canonical not in quantised:
             yield _not_float(stored)
@@ -224,7 +226,7 @@ def _mixed(spec: DrafterSpec, checkpoint: Checkpoint, names: list[str]) -> Itera
         yield warning(
             "T107",
             f"the weights mix {' and '.join(sorted(floats))}",
-            where=", ".join(floats[rarest][:4]),
+            where=some_of(floats[rarest]),
             why="engines load all of them in the served dtype, so the wider ones lose digits",
             fix=(f"to store them alike: --dtype {spec.dtype}",),
         )

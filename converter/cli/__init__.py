@@ -223,7 +223,7 @@ def engines_list_command(engine: str | None, as_json: bool) -> None:
     """List the engines, or all that is known of one release: what it ignores, and what its target classes capture."""
     from converter.errors import UsageError
     from converter.report import rules
-    from converter.rules.engine import resolve
+    from converter.rules.releases import resolve
 
     if engine is None:
         _say(as_json, rules.engines, rules.engines_text)

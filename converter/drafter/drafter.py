@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from converter.checkpoint.reader import Checkpoint
+from converter.drafter.quantised import weight_of
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.vocab import VocabularyMap
 
@@ -60,5 +61,10 @@ class Drafter:
 
         return self.vocab or VocabularyMap(np.arange(self.spec.draft_vocab_size, dtype=np.int64), "identity")
 
+    def keeps_values(self, canonical: str) -> bool:
+        """Whether a tensor is a quantised weight or goes with one, so that its values are never changed."""
+        return canonical in self.quantised or weight_of(canonical) is not None
+
     def with_points(self, points: tuple[int, ...]) -> Drafter:
+        """The drafter, fed with these capture points in this order."""
         return replace(self, spec=replace(self.spec, capture_points=points))

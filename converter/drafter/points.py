@@ -11,6 +11,7 @@ from converter.errors import UsageError
 
 # What to do where the points are not known, or known wrongly.
 NAME_THEM = "name them as trained, e.g. --aux embed,3,31 (embed = embedding, k = output of the k-th layer)"
+LET_A_SAMPLE_SAY = "or let a sample say: eagle3-validate IN --sample SAMPLE --find-wiring"
 
 _WORDS = {"embed": 0, "embedding": 0}
 
@@ -38,10 +39,12 @@ def parse_points(text: str, option: str = "--aux") -> tuple[int, ...]:
 
 
 def describe_point(point: int) -> str:
+    """`embedding`, `layer 3`"""
     return "embedding" if point == 0 else f"layer {point}"
 
 
 def describe_points(points: tuple[int, ...]) -> str:
+    """`embedding, layer 3, layer 31`"""
     return ", ".join(describe_point(p) for p in points)
 
 

@@ -21,6 +21,10 @@ class Origin:
     how: How
     where: str
 
+    def __str__(self) -> str:
+        """`eagle_config.eagle_aux_hidden_state_layer_ids (stated)`"""
+        return f"{self.where or 'the input'} ({self.how})"
+
 
 def exact(number: float) -> str:
     """`500000`, `207112184`, `0.1`: a decimal that reads as this very number, without an exponent up to 15 digits."""
@@ -125,6 +129,17 @@ class DrafterSpec:
     mask_token_id: int | None = None
     latent: Latent | None = None
 
+    def value_of(self, attribute: str) -> Any:
+        """The value of a field or property, or of a part of one (`rope.kind`); None where there is no such part."""
+        value: Any = self
+        for part in attribute.split("."):
+            value = None if value is None else getattr(value, part)
+        return value
+
+    def origin_of(self, field: str) -> str:
+        """Where a field's value came from, for people; "" where nothing says."""
+        return str(self.origins.get(field, ""))
+
     @property
     def num_points(self) -> int:
         return len(self.capture_points)
@@ -181,3 +196,16 @@ FIELDS: tuple[str, ...] = tuple(f.name for f in fields(DrafterSpec) if f.name !=
 def differences(a: DrafterSpec, b: DrafterSpec) -> list[str]:
     """Names of the fields in which two specs differ, in the spec's order."""
     return [name for name in FIELDS if getattr(a, name) != getattr(b, name)]
+
+
+def shown_value(value: Any) -> str:
+    """A field's value for people: None and flags as JSON has them, layers without a window as `full`."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Latent):
+        return ", ".join(f"{f.name} {shown_value(getattr(value, f.name))}" for f in fields(value))
+    if isinstance(value, frozenset):
+        return ", ".join(sorted(value)) or "nothing"
+    if isinstance(value, tuple):
+        return "[" + ", ".join("full" if v is None else str(v) for v in value) + "]"
+    return str(value)

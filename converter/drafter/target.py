@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from converter.checkpoint.paths import is_here
 from converter.drafter.spec import Rope
 from converter.findings import Finding
 
@@ -47,3 +48,8 @@ class Target:
     rotated: bool = False
     commit: str = ""
     notes: tuple[Finding, ...] = ()
+
+    def named_absolutely(self) -> Target:
+        """With an absolute path for a name that is a folder here, for commands and files that are used elsewhere."""
+        here = bool(self.name) and is_here(Path(self.name), folder=True)
+        return replace(self, name=str(Path(self.name).absolute())) if here else self

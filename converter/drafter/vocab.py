@@ -104,7 +104,8 @@ def decide(
     """The canonical map, and what is to be said of how it was stored.
 
     d2t [Vd] and t2d [V] as stored, None where absent; `declared` is the form that the dialect writes.
-    Repairs where exactly one reading is right (V201, V202); errors where none is or the sizes disagree.
+    Repairs where exactly one reading is right (V201), or t2d alone tells it (V202); errors where a map was never loaded
+    (V203), is missing (V204), is of other sizes (V205, V206), or can be read both ways (V207) or neither (V208).
     """
     if t2d is not None and len(t2d) != vocab_size:
         return None, [

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from converter.checks.engine import shown_value
+from converter.drafter.spec import shown_value
 from converter.findings import Finding, error, note, warning
 from converter.forward.contrast import Contrast
 from converter.forward.evaluate import Difference

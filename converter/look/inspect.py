@@ -14,8 +14,8 @@ from converter.look.engines import seen_by
 from converter.look.parts import Cost, Group, cost_of, grouped, heaped
 from converter.look.subject import Asked, Subject, open_subject
 from converter.rules import loading
-from converter.rules.engine import resolve
 from converter.rules.fields import leaves, lookup
+from converter.rules.releases import resolve
 
 LOWEST = 256  # byte tokens and the like are the first of most vocabularies
 

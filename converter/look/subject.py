@@ -23,10 +23,11 @@ from converter.hub.ids import pinned
 from converter.pipeline import look
 from converter.rules.behaviours import POINTS
 from converter.rules.dialect import Dialect, read
-from converter.rules.engine import EngineRelease, resolve
+from converter.rules.engine import EngineRelease
 from converter.rules.fields import derived_dtype
 from converter.rules.names import translate
 from converter.rules.recognition import marks_of
+from converter.rules.releases import resolve
 from converter.run import Report, Request
 from converter.source import Source, open_source
 from converter.target import read_target

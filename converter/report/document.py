@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from converter.proving import draft_steps, proof_json
 from converter.report.verdict import headline, of_engine, vocabulary
 from converter.rules.engine import EngineRelease
 from converter.rules.forms import TrainerForm
+from converter.rules.launch import launch_command, launch_preparation
 from converter.run import Report
 from converter.source import SIGNATURE
 from converter.version import __version__
@@ -133,18 +134,13 @@ def launch_lines(report: Report) -> list[dict[str, Any]]:
         engines = tuple(e for e in report.engines if of_engine(report, e).word == "works")
         spec = drafter.spec.ascending()
     folder = report.opened.folder if plan is None and report.opened else Path(report.request.out or "OUT")
-    lines = []
-    for engine in engines:
-        target, out = report.target, str(folder.absolute())
-        if Path(target.name).is_dir():
-            target = replace(target, name=str(Path(target.name).absolute()))
-        lines.append(launch_line(engine, target, out, steps, spec))
-    return lines
+    target, out = report.target.named_absolutely(), str(folder.absolute())
+    return [launch_line(engine, target, out, steps, spec) for engine in engines]
 
 
 def launch_line(engine: EngineRelease, target: Target, out: str, steps: int, spec: DrafterSpec) -> dict[str, Any]:
     """How one engine serves the drafter at `out`: a row of `launch` in a report."""
-    environment, command = engine.launch_command(target, out, steps, spec)
-    files, before = engine.launch_preparation(target, out, steps, spec)
+    environment, command = launch_command(engine, target, out, steps, spec)
+    files, before = launch_preparation(engine, target, out, steps, spec)
     line = {"engine": engine.requirement, "environment": environment, "command": command}
     return line | {"files": files, "before": before}

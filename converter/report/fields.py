@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from converter.checks.engine import shown_value
-from converter.drafter.spec import Rope
+from converter.drafter.spec import Rope, shown_value
 
 # VocabularyMap.source, "" for none over a full vocabulary.
 STORED = {

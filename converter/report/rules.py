@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from converter.checks.engine import CAPTURE_FAILS
+from converter.checks.captures import CAPTURE_FAILS
 from converter.rules import loading
-from converter.rules.engine import STANDINGS, EngineRelease, all_releases, known_releases
+from converter.rules.engine import STANDINGS, EngineRelease
 from converter.rules.forms import writable
+from converter.rules.loading import known_releases
 from converter.rules.recognition import in_order
+from converter.rules.releases import all_releases
 from converter.rules.targets import architectures, target_rule
 
 _ID_RULES = {

@@ -32,7 +32,7 @@ from converter.report.reading import (
 from converter.report.text import Printer
 from converter.report.verdict import given_again
 from converter.report.words import clean, count
-from converter.rules.engine import resolve
+from converter.rules.releases import resolve
 from converter.run import Request
 
 SCHEMA = "eagle3-convert/reports/1"

@@ -24,8 +24,9 @@ from converter.report.proved import proof_lines, unproved
 from converter.report.reading import moves
 from converter.report.verdict import Row, convert_command, engine_list, headline, told, vocabulary
 from converter.report.words import at_commit, by_command, clean, count, sentence, size
-from converter.rules.engine import STANDINGS, EngineRelease, known_releases
+from converter.rules.engine import STANDINGS, EngineRelease
 from converter.rules.forms import TrainerForm
+from converter.rules.loading import known_releases
 from converter.run import Report
 from converter.source import SIGNATURE
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from converter.report.words import clean
-from converter.rules.engine import known_releases
+from converter.rules.loading import known_releases
 from converter.upkeep.compare import DIFFERENT, Comparison, Entry
 from converter.upkeep.write import Renewal
 

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from converter.checks.engine import span
 from converter.drafter.points import as_option
 from converter.drafter.spec import exact
 from converter.findings import Finding
 from converter.report.fields import STORED
 from converter.report.words import mentions
-from converter.rules.engine import STANDINGS, EngineRelease, known_releases
+from converter.rules.engine import STANDINGS, EngineRelease
 from converter.rules.forms import TrainerForm
+from converter.rules.loading import known_releases
+from converter.rules.releases import span
 from converter.run import Report, Request
 
 Word = Literal["works", "works after conversion", "cannot", "unknown", "not looked at"]

@@ -3,9 +3,10 @@
 READERS     config node -> value of a spec field            (`how:` of a field that is read)
 DEFAULTS    other fields -> value of an absent field         (`default:` and `fixed:`)
 WRITERS     spec field -> value of a config key              (`how:` of a key that is written)
+POINTS      the target's number of layers -> capture points  (`points:` of a default)
 LAUNCH      spec field <-> value of a launch option          (`launch:` of a field)
-EMBEDDINGS  whose embedding an engine runs a drafter with  (`embedding:` of an engine)
-All are total: a value that they cannot take raises Unreadable with what was expected.
+EMBEDDINGS  whose embedding an engine runs a drafter with    (`embedding:` of an engine)
+What reads is total: a value that it cannot take raises Unreadable with what was expected.
 """
 
 from __future__ import annotations
@@ -63,12 +64,14 @@ def plain(field: str, value: Any, values: Values) -> Any:
 
 
 def whole_number(value: Any, least: int, most: int = 2**40) -> int:
+    """The value, from `least` to `most`. Raises Unreadable."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise Unreadable(f"a whole number from {least} to {most:,}")
     return value
 
 
 def positive(value: Any) -> float:
+    """The value as a float. Raises Unreadable."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e30:
         raise Unreadable("a positive number")
     return float(value)
@@ -130,15 +133,15 @@ def _rope(theta: Any, scaling: Any) -> Rope:
     if not needed <= rest.keys() <= needed | allowed:
         also = f", perhaps {', '.join(sorted(allowed))}" if allowed else ""
         raise Unreadable(f"for {named[0]} rope: {', '.join(sorted(needed)) or 'nothing'}{also}, and nothing else")
-    return Rope(positive(theta), named[0], tuple((k, _rope_value(k, rest[k])) for k in sorted(rest)))
+    return Rope(positive(theta), named[0], tuple((k, _rope_value(rest[k])) for k in sorted(rest)))
 
 
-def _rope_value(name: str, value: Any) -> Any:
-    """A number, a list of numbers, or a flag; as it is, so that it is written as it was."""
+def _rope_value(value: Any) -> Any:
+    """A positive number, a list of them, or a flag; as it is, so that it is written as it was."""
     if isinstance(value, bool):
         return value
     if isinstance(value, list) and len(value) <= 10_000:
-        return tuple(_rope_value(name, v) for v in value if positive(v))
+        return tuple(v for v in value if positive(v))
     positive(value)
     return value
 

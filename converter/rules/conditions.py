@@ -15,6 +15,7 @@ def marked(mark: Mapping[str, Any], config: Mapping[str, Any], names: Sequence[s
 
 
 def all_hold(groups: Sequence[Mapping[str, Any]], config: Mapping[str, Any], names: Sequence[str]) -> bool:
+    """Whether every group does: `any` of its conditions is met, or `none`."""
     return all(_holds(group, config, names) for group in groups)
 
 
@@ -25,6 +26,9 @@ def _holds(group: Mapping[str, Any], config: Mapping[str, Any], names: Sequence[
 
 
 def shows(condition: Mapping[str, Any], config: Mapping[str, Any], names: Sequence[str]) -> bool:
+    """Whether one condition is met: a tensor of such a name, a module in a tensor's name, or a config key (of a list
+    its first value) that is there, absent, or has one of some values.
+    """
     if "tensor" in condition:
         return any(match(condition["tensor"], name) is not None for name in names)
     if "module" in condition:

@@ -11,7 +11,7 @@ from converter.drafter.drafter import Provenance
 from converter.drafter.spec import NORM_FLAGS, DrafterSpec, Origin, Rope
 from converter.drafter.target import Target
 from converter.drafter.vocab import Form
-from converter.findings import Finding, error, note, warning
+from converter.findings import Finding, error, note, quoted, warning
 from converter.rules import loading
 from converter.rules.conditions import shows
 from converter.rules.fields import IdMeaning, derived_dtype, lookup, read_spec
@@ -33,6 +33,7 @@ class Dialect:
 
     @property
     def map_form(self) -> Form:
+        """How its trainer stores d2t."""
         form: Form = self.rules["vocabulary_map"]
         return form
 
@@ -45,6 +46,7 @@ class DialectReading:
     tensors   canonical name -> name in the checkpoint
     dropped   tensor -> why no engine needs it
     carried   config keys that go over as they are: last part of the key -> value
+    findings       what reading the spec and the tensors' names showed
     stated_ids     the layer ids as written
     other_meaning  the id rule by which they may be meant instead, and why; None where nothing says so
     unlike         what the trainer computed and no engine does (a name in forward/unlike.py), and the finding that says
@@ -105,12 +107,11 @@ def read(
     derived = derived_dtype(checkpoint, tensors.get("fc.weight"))
     reading = read_spec(config, rules["fields"], meaning, given=fields, derived=derived, launch=launch)
     spec = reading.spec
-    if spec is not None and "rope_theta" in fields:
+    plain = fields.get("rope_scaling") == "none"
+    if spec is not None and (plain or "rope_theta" in fields):
+        rope = Rope(spec.rope.theta) if plain else spec.rope
         origins = {**spec.origins, "rope": Origin("given", "on the command line")}
-        spec = replace(spec, rope=replace(spec.rope, theta=fields["rope_theta"]), origins=origins)
-    if spec is not None and fields.get("rope_scaling") == "none":
-        origins = {**spec.origins, "rope": Origin("given", "on the command line")}
-        spec = replace(spec, rope=Rope(spec.rope.theta), origins=origins)
+        spec = replace(spec, rope=replace(rope, theta=fields.get("rope_theta", rope.theta)), origins=origins)
     cautions = _cautions(dialect, config, fields, bare)
     findings += [*reading.findings, *(f for computed, f in cautions if not computed)]
     findings += _release_known(dialect, config)
@@ -132,16 +133,20 @@ def read(
 
 
 def id_meaning(dialect: Dialect, target: Target) -> IdMeaning:
+    """What decides the capture points that a dialect's ids stand for in this target."""
     ids = dialect.rules["ids"]
     return IdMeaning(ids["rule"], target.layers, ids.get("default"), ids.get("under"))
 
 
-def stated_points(dialect: Dialect, config: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """The points that the config states, also where --aux replaces them."""
+def stated_points(dialect: Dialect, config: Mapping[str, Any], target: Target) -> tuple[int, ...] | None:
+    """The points that the config states, also where --aux replaces them; None where it states none, or ids that do not
+    decide.
+    """
+    meaning = id_meaning(dialect, target)
     for key in dialect.rules["fields"]["capture_points"].get("keys", ()):
         ids = lookup(config, key)
-        if isinstance(ids, list) and all(isinstance(i, int) for i in ids):
-            return id_meaning(dialect, Target()).points(key, ids)
+        if _are_ids(ids):
+            return meaning.points(key, ids)
     return None
 
 
@@ -180,8 +185,11 @@ def _stated_twice(dialect: Dialect, config: Mapping[str, Any], meaning: IdMeanin
 
 
 def _points(meaning: IdMeaning, key: str, ids: Any) -> tuple[int, ...] | None:
-    whole = isinstance(ids, list) and all(type(i) is int for i in ids)
-    return meaning.points(key, ids) if whole else None
+    return meaning.points(key, ids) if _are_ids(ids) else None
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and all(type(i) is int for i in value)
 
 
 def _differ(name: str, used: tuple[str, Any], other: tuple[str, Any]) -> Finding:
@@ -190,8 +198,8 @@ def _differ(name: str, used: tuple[str, Any], other: tuple[str, Any]) -> Finding
         "C226",
         f"{used[0]} and {other[0]} do not say the same; the first is used",
         where=other[0],
-        found=repr(other[1])[:120],
-        expected=repr(used[1])[:120],
+        found=quoted(other[1]),
+        expected=quoted(used[1]),
         why="engines read one or the other, so a server may have run it either way",
         fix=(f"say which is right: {option}",) if name in (*NORM_FLAGS, "capture_points") else (),
     )

@@ -1,38 +1,27 @@
-"""An engine release: what it loads from a drafter folder, what it computes, and how to start it.
+"""An engine release: what it loads from a drafter folder and what it computes.
 
-The same rules serve both directions: `write_config` and `names_for` put a drafter into the form that the release
-loads, `view` says what the release makes of files in that form. Whatever differs between the two is what
+The same rules serve both directions: `write_config` (written.py) and `names_for` put a drafter into the form that the
+release loads, `view` says what the release makes of files in that form. Whatever differs between the two is what
 the engine would silently do wrong.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, lru_cache, partial
+from functools import cache, cached_property, partial
 from typing import Any, Literal
 
 from converter.drafter.layout import expected_tensors
-from converter.drafter.points import describe_point
 from converter.drafter.quantised import companion_of, weight_of
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
-from converter.errors import UsageError
 from converter.rules import ids as id_rules
 from converter.rules import loading
-from converter.rules.behaviours import EMBEDDINGS, LAUNCH, POINTS, WRITERS
+from converter.rules.behaviours import EMBEDDINGS, LAUNCH, POINTS
 from converter.rules.fields import IdMeaning, SpecReading, has_field, lay_flat, lookup, read_spec
 from converter.rules.names import first_match, translate, translate_back
 from converter.rules.targets import TargetRule, target_rule
-
-_NAME = re.compile(r"[A-Za-z][\w.-]*")
-_EXPECTED = (
-    "--engine {!r}: expected NAME, NAME==RELEASE or NAME>=RELEASE, such as sglang==0.5.23; for several engines give "
-    "the option several times"
-)
-
 
 Standing = Literal["run", "read", "unverified"]
 
@@ -42,15 +31,6 @@ STANDINGS: Mapping[Standing, str] = {
     "read": "rules read from source",
     "unverified": "unverified: rules read from source, never run here",
 }
-
-
-@dataclass(frozen=True)
-class ConfigEntry:
-    """One key of the config to write: `path` is dotted, `origin` says which field or rule it comes from."""
-
-    path: str
-    value: Any
-    origin: str
 
 
 @dataclass(frozen=True)
@@ -131,7 +111,7 @@ class EngineRelease:
         """This release with the rules that it has for drafters of the kind that a config in its own form describes: it
         holds the field, by the variant's own rule, or names the variant's class, or the plugin's.
         """
-        rules, named = self.rules, _draft_class(config)
+        rules, named = self.rules, draft_class(config)
         if self.takes_plugin and named in rules["plugin"]["changes"]["draft_classes"]["names"]:
             return self.with_plugin()
         for rare, changes in rules.get("variants", {}).items():
@@ -147,6 +127,7 @@ class EngineRelease:
         return "launch" in self.rules["read"]["capture_points"]
 
     def target(self, architecture: str) -> TargetRule | None:
+        """What it does with a target class; None where it cannot use it as a target."""
         return target_rule(self.name, self.release, architecture)
 
     def treatment(self, target: Target) -> tuple[int, TargetRule | None]:
@@ -172,7 +153,7 @@ class EngineRelease:
 
     def releases_reading_ids(self, architecture: str) -> list[str]:
         """Known releases in which ids select the layers of that target class."""
-        rules = [(r, target_rule(self.name, r, architecture)) for r in known_releases(self.name)]
+        rules = [(r, target_rule(self.name, r, architecture)) for r in loading.known_releases(self.name)]
         return [r for r, rule in rules if rule is not None and rule.id_rule not in id_rules.WITHOUT_IDS]
 
     def default_points(self, target: Target) -> tuple[int, ...] | None:
@@ -210,30 +191,6 @@ class EngineRelease:
     def never_quantised(self) -> tuple[str, ...]:
         """Canonical weights that this release builds in full precision whatever the config says."""
         return tuple(self.rules.get("never_quantised", ()))
-
-    def write_config(self, spec: DrafterSpec, layer_ids: tuple[int, ...]) -> list[ConfigEntry]:
-        entries = []
-        for path, rule in self.rules["write"].items():
-            if "value" in rule:
-                entries.append(ConfigEntry(path, rule["value"], f"{self.name} rules"))
-                continue
-            if "when" in rule:
-                chosen = rule.get("then" if getattr(spec, rule["when"]) else "else")
-                if chosen is not None:
-                    entries.append(ConfigEntry(path, chosen, rule["when"]))
-                continue
-            origin = rule.get("field") or rule["fact"]
-            if "fact" in rule:
-                value = self.facts.get(origin)
-                value = rule.get("else") if value is None else value
-            else:
-                value = layer_ids if origin == "layer_ids" else getattr(spec, origin)
-            if "unless_equals" in rule and value == getattr(spec, rule["unless_equals"]):
-                continue
-            written = None if value is None else WRITERS[rule.get("how", "plain")](value)
-            if written is not None:
-                entries.append(ConfigEntry(path, written, origin))
-        return entries
 
     def launch_options(self, spec: DrafterSpec) -> dict[str, Any]:
         """What carries what the config cannot: option, or word of the launch templates -> value."""
@@ -301,67 +258,6 @@ class EngineRelease:
             missing.append("d2t")  # no release stops without it: draft ids are taken for target ids
         return EngineView(spec, received, tuple(missing), tuple(ignored))
 
-    def stops(self, view: EngineView, target: Target) -> str:
-        """Why this release computes nothing of what it sees; "" where it runs, rightly or wrongly."""
-        spec = view.spec
-        if spec is None:
-            return "its config cannot be read"
-        for attribute, limit in self.limits.items():
-            if self.broken_limit(spec, attribute):
-                return str(limit["otherwise"])
-        unknown = self.rules.get("unknown_tensors")
-        lost = [n for n in view.ignored if unknown and not any(part in n for part in unknown["dropped"])]
-        if unknown and lost:
-            return f"{unknown['otherwise']} ({lost[0]})"
-        if view.missing and "missing_tensors" in self.rules:
-            return f"{self.rules['missing_tensors']['otherwise']} ({view.missing[0]})"
-        if "d2t" in view.received and not spec.reduced_vocabulary and "full_vocabulary_map" in self.rules:
-            return "it takes no map over the full vocabulary (d2t)"
-        rule = self.target(target.architecture)
-        for point in spec.capture_points if rule else ():
-            if rule and rule.capture(point, target.layers) != "works":
-                return f"the target's class does not hand out {describe_point(point)}"
-        return ""
-
-    def other_class(self, config: Mapping[str, Any]) -> str:
-        """What this release does with the class that a config names, where that is none of its drafters; else ""."""
-        plugin = plugin_for(config)
-        if plugin not in ("", self.plugin):
-            return f"it stops at start: it has no draft class of that name, which is the plugin {plugin}'s"
-        classes = self.rules.get("draft_classes")
-        return "" if classes is None or _draft_class(config) in classes["names"] else str(classes["otherwise"])
-
-    def launch_command(
-        self, target: Target, out: str, steps: int, spec: DrafterSpec
-    ) -> tuple[dict[str, str], list[str]]:
-        """Environment and command that serve the converted drafter with `steps` draft steps."""
-        rules, words = self.rules["launch"], self._launch_words(target, out, steps, spec)
-        command = [word.format(**words) for word in rules["command"]]
-        for option, value in rules["options"].items():
-            command += [option, _filled(value, words)]
-        for option, value in self.launch_options(spec).items():
-            if option not in words:
-                command += [option, str(value)]
-        needed = [self.rules["other_points"]] if self.needs_flags(spec, target) else []
-        command += dict.fromkeys(flag for rule in [*needed, *self.flag_rules(spec)] for flag in rule["flags"])
-        limit = target.max_position_embeddings
-        short = limit is not None and spec.max_position_embeddings < limit
-        plugin = self.rules["plugin"]["environment"] if self.plugin else {}
-        return {**(self.rules["context_limit"]["environment"] if short else {}), **plugin}, command
-
-    def launch_preparation(
-        self, target: Target, out: str, steps: int, spec: DrafterSpec
-    ) -> tuple[dict[str, str], list[list[str]]]:
-        """Files to write (name -> text) and commands to run before the launch command, in order."""
-        rules, words = self.rules["launch"], self._launch_words(target, out, steps, spec)
-        files = {name: _filled(content, words) for name, content in rules.get("files", {}).items()}
-        return files, [[word.format(**words) for word in command] for command in rules.get("before", ())]
-
-    def _launch_words(self, target: Target, out: str, steps: int, spec: DrafterSpec) -> dict[str, Any]:
-        fields = {word: v for word, v in self.launch_options(spec).items() if not word.startswith("-")}
-        words = {"target": target.name or "TARGET", "out": out, "steps": steps, "steps_and_one": steps + 1}
-        return words | fields
-
     def consequence(self, field: str) -> str:
         """What happens in production where the release does not honour a field."""
         return str(self.rules["read"].get(field, {}).get("consequence", ""))
@@ -378,15 +274,13 @@ class EngineRelease:
 
     @cached_property
     def limits(self) -> Mapping[str, Mapping[str, Any]]:
+        """What it refuses: attribute of a spec -> the values it takes, or does not, and what happens otherwise."""
         limits: Mapping[str, Mapping[str, Any]] = self.rules.get("limits", {})
         return limits
 
     def broken_limit(self, spec: DrafterSpec, attribute: str) -> bool:
         """True where the release refuses this value of `attribute` (a spec field or property, `rope.kind` too)."""
-        limit = self.limits[attribute]
-        value: Any = spec
-        for part in attribute.split("."):
-            value = None if value is None else getattr(value, part)
+        limit, value = self.limits[attribute], spec.value_of(attribute)
         if "equals" in limit:
             return bool(value != limit["equals"])
         if "none_of" in limit:
@@ -394,115 +288,7 @@ class EngineRelease:
         return value not in limit["one_of"]
 
 
-def _draft_class(config: Mapping[str, Any]) -> Any:
+def draft_class(config: Mapping[str, Any]) -> Any:
     """The class that a config names first; None where it names none."""
     named = config.get("architectures")
     return named[0] if isinstance(named, list) and named else None
-
-
-def _filled(value: str | Mapping[str, Any], words: Mapping[str, Any]) -> str:
-    """A launch option's value with its placeholders filled in; a mapping becomes a JSON object."""
-    return value.format(**words) if isinstance(value, str) else json.dumps(_object(value, words))
-
-
-def _object(value: str | Mapping[str, Any], words: Mapping[str, Any]) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _object(part, words) for key, part in value.items()}
-    text = value.format(**words)
-    return json.loads(text) if text.isdigit() or text in ("true", "false") or value == "{layer_ids}" else text
-
-
-def known_releases(name: str) -> list[str]:
-    """All releases in the mapping, oldest first. Raises UsageError where the engine is unknown."""
-    if name not in loading.names("engines"):
-        near = f"; did you mean {name.lower()}?" if name.lower() in loading.names("engines") else ""
-        raise UsageError(f"no rules for engine {name!r}{near}; known: {', '.join(loading.names('engines'))}")
-    known: list[str] = loading.load("engines", name)["known"]
-    return known
-
-
-def resolve(requirement: str) -> list[EngineRelease]:
-    """`sglang` (the newest known), `sglang==0.5.9`, or a range `sglang>=0.5.12` (every known release in it).
-
-    Raises UsageError: unknown engine, older than known, or a range that holds no known release.
-    """
-    if _NAME.fullmatch(requirement):
-        return [_release(requirement, known_releases(requirement)[-1])]
-    from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.version import Version
-
-    try:
-        parsed = Requirement(requirement)
-    except InvalidRequirement as problem:
-        raise UsageError(_EXPECTED.format(requirement)) from problem
-    if parsed.url or parsed.marker or parsed.extras:
-        raise UsageError(_EXPECTED.format(requirement))
-    known = known_releases(parsed.name)
-    if not parsed.specifier:
-        return [_release(parsed.name, known[-1])]
-    within = [r for r in known if parsed.specifier.contains(r, prereleases=True)]
-    if within:
-        return [_release(parsed.name, r) for r in within]
-    exact = [s.version for s in parsed.specifier if s.operator == "==" and not s.version.endswith(".*")]
-    if exact and Version(exact[0]) > Version(known[-1]):
-        return [replace(_release(parsed.name, known[-1]), release=exact[0], newer_than_known=True, proved=False)]
-    raise UsageError(
-        f"--engine {requirement}: no such release is known; {parsed.name} is known from {known[0]} to {known[-1]}"
-        f"{_nearest(exact, known)}"
-    )
-
-
-def _nearest(wanted: Sequence[str], known: Sequence[str]) -> str:
-    from packaging.version import Version
-
-    if not wanted or Version(wanted[0]) < Version(known[0]):
-        return ""
-    before = [r for r in known if Version(r) < Version(wanted[0])]
-    return f", among them {' and '.join([before[-1], known[known.index(before[-1]) + 1]])}"
-
-
-def _release(name: str, release: str) -> EngineRelease:
-    return _merged(name, release, loading.state())
-
-
-@lru_cache(maxsize=512)
-def _merged(name: str, release: str, state: int) -> EngineRelease:
-    """By one state of the rules (loading.state)."""
-    document = loading.load("engines", name)
-    rules = _rules(name, loading.blocks_for(document, release), state)
-    return EngineRelease(name, document["title"], release, rules, release in document["proved"])
-
-
-@lru_cache(maxsize=512)
-def _rules(name: str, blocks: tuple[int, ...], state: int) -> Mapping[str, Any]:
-    """One mapping for all releases that have the same rules."""
-    return loading.with_blocks(loading.load("engines", name), blocks)
-
-
-def all_releases(name: str) -> list[EngineRelease]:
-    return [_release(name, release) for release in known_releases(name)]
-
-
-def plugin_for(config: Mapping[str, Any]) -> str:
-    """The package whose draft class a config names; "" where it names none of a plugin that is known here."""
-    named = _draft_class(config)
-    for engine in map(_newest, loading.names("engines")):
-        if engine.takes_plugin and named in engine.rules["plugin"]["changes"]["draft_classes"]["names"]:
-            return str(engine.rules["plugin"]["package"])
-    return ""
-
-
-def _newest(name: str) -> EngineRelease:
-    return _release(name, known_releases(name)[-1])
-
-
-def nested(entries: Iterable[ConfigEntry]) -> dict[str, Any]:
-    """The config object that the entries describe."""
-    config: dict[str, Any] = {}
-    for entry in entries:
-        node = config
-        *parents, last = entry.path.split(".")
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[last] = entry.value
-    return config

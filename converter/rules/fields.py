@@ -16,9 +16,9 @@ from typing import Any
 
 from converter.checkpoint.header import DTYPE_NAMES
 from converter.checkpoint.reader import Checkpoint
-from converter.drafter.points import NAME_THEM
+from converter.drafter.points import LET_A_SAMPLE_SAY, NAME_THEM
 from converter.drafter.spec import FIELDS, OPTIONAL, DrafterSpec, Origin
-from converter.findings import Finding, error
+from converter.findings import Finding, error, quoted
 from converter.rules.behaviours import LAUNCH, READERS, Unreadable, default_value
 from converter.rules.ids import points_of
 
@@ -50,6 +50,7 @@ class IdMeaning:
     under: Mapping[str, str] | None = None
 
     def points(self, key: str, ids: Sequence[int]) -> tuple[int, ...] | None:
+        """The capture points of ids under a config key; None where they do not decide, or the layers are not known."""
         return points_of((self.under or {}).get(key, self.rule), ids, self.layers)
 
 
@@ -117,7 +118,6 @@ def read_spec(
     rules: Mapping[str, Mapping[str, Any]],
     meaning: IdMeaning,
     *,
-    where: str = "config.json",
     given: Mapping[str, Any] | None = None,
     derived: Mapping[str, tuple[Any, str]] | None = None,
     launch: Mapping[str, Any] | None = None,
@@ -159,12 +159,12 @@ def read_spec(
         except Unreadable as problem:
             if problem.key:
                 key, value = ".".join(filter(None, (key, problem.key))), problem.value
-            findings.append(_unreadable(field, key, value, str(problem), where))
+            findings.append(_unreadable(field, key, value, str(problem)))
             return SpecReading(None, tuple(findings), ids)
-        except KeyError:
+        except KeyError:  # what this field follows from is missing, which is said
             return SpecReading(None, tuple(findings), ids)
         if values[field] is None and field not in OPTIONAL:
-            findings.append(_missing(field, rule, where, ids, meaning))
+            findings.append(_missing(field, rule, ids, meaning))
             del values[field]
     if findings:
         return SpecReading(None, tuple(findings), ids)
@@ -212,21 +212,18 @@ def _absent(field: str, rule: Mapping[str, Any], values: Mapping[str, Any], mean
     return default_value(default, values, meaning.layers), origin
 
 
-def _unreadable(field: str, key: str, value: Any, expected: str, where: str) -> Finding:
-    shown = repr(value)
+def _unreadable(field: str, key: str, value: Any, expected: str) -> Finding:
     return error(
         "C203",
-        f"{key or field} in {where} cannot be read",
-        where=key or where,
-        found=shown if len(shown) <= 120 else shown[:117] + "...",
+        f"{key or field} in config.json cannot be read",
+        where=key or "config.json",
+        found=quoted(value),
         expected=expected,
-        fix=(f"correct {key or field} in {where}",),
+        fix=(f"correct {key or field} in config.json",),
     )
 
 
-def _missing(
-    field: str, rule: Mapping[str, Any], where: str, ids: tuple[int, ...] | None, meaning: IdMeaning
-) -> Finding:
+def _missing(field: str, rule: Mapping[str, Any], ids: tuple[int, ...] | None, meaning: IdMeaning) -> Finding:
     if field == "capture_points":
         why = f"the default ({meaning.default}) depends on the target's number of layers L"
         if ids:
@@ -236,20 +233,20 @@ def _missing(
         return error(
             "A104",
             "which hidden states of the target feed this drafter is not known",
-            where=where,
+            where="config.json",
             found=f"ids {list(ids)}" if ids else f"no {', '.join(rule['keys'])}" if rule.get("keys") else "",
             expected="the capture points that it was trained on",
             why=why,
             fix=(
                 NAME_THEM,
                 *(() if "launch" in rule else ("or give the target: --target FOLDER",)),
-                "or let a sample say: eagle3-validate IN --sample SAMPLE --find-wiring",
+                LET_A_SAMPLE_SAY,
             ),
         )
     return error(
         "C202",
-        f"{where} does not state {field}",
+        f"config.json does not state {field}",
         where=" or ".join(rule.get("keys", ())) or field,
         expected=field.replace("_", " "),
-        fix=(f"add {next(iter(rule.get('keys', ())), field)} to {where}",),
+        fix=(f"add {next(iter(rule.get('keys', ())), field)} to config.json",),
     )

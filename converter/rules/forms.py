@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from converter.drafter.drafter import Provenance
@@ -20,7 +19,8 @@ from converter.findings import Finding, error
 from converter.rules import ids as id_rules
 from converter.rules import loading
 from converter.rules.dialect import Dialect
-from converter.rules.engine import EngineRelease, Standing, resolve
+from converter.rules.engine import EngineRelease, Standing
+from converter.rules.releases import resolve
 from converter.rules.targets import TargetRule
 
 
@@ -41,13 +41,14 @@ class TrainerForm(EngineRelease):
 
     @property
     def reads_ids(self) -> bool:
+        """Whether its config has layer ids."""
         return any(rule.get("field") == "layer_ids" for rule in self.rules["write"].values())
 
     def target(self, architecture: str) -> TargetRule:
         """Trainers capture in every target class alike; limits say which points they do not know."""
         ids = self.rules["ids"]
         rule = ids["rule"] if self.reads_ids else id_rules.IGNORED
-        return TargetRule(architecture or "any target", "", rule, ids["default"], "works", "works", "works", "", "")
+        return TargetRule(architecture or "any target", rule, ids["default"], "works", "works", "works", "", "")
 
     def layer_ids(self, spec: DrafterSpec, target: Target) -> tuple[int, ...] | None:
         if self.reads_ids:
@@ -92,10 +93,8 @@ def trainer_form(name: str, provenance: Provenance, target: Target) -> TrainerFo
     release = write.get("release", "")
     rules = loading.for_release(document, release or None)
     architecture = target.architecture or provenance.target_architecture
-    folder = Path(target.name)
-    own_name = str(folder.absolute()) if target.name and folder.is_dir() else target.name  # wherever OUT is opened from
     facts = {
-        "target_name": own_name or provenance.target_name,
+        "target_name": target.named_absolutely().name or provenance.target_name,
         "target_architectures": [architecture] if architecture else None,
         "speculative_tokens": provenance.speculative_tokens,
         "embedding_trained": provenance.embedding_trained,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from converter.errors import RulesError
+from converter.errors import RulesError, UsageError
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -37,14 +37,17 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
         if not len(mapping) == len(pairs) == len(node.value):  # a key is there twice, or others were merged in
             keys = [self.construct_object(key, deep=True) for key, _ in pairs]
+            seen: set[Any] = set()
             for key in keys:
-                if keys.count(key) > 1:
+                if key in seen:
                     why = f"the key {key!r} appears twice"
                     raise yaml.constructor.ConstructorError(None, None, why, node.start_mark)
+                seen.add(key)
         return mapping
 
 
-def rules_folder(kind: str = "") -> Traversable:
+def rules_folder(kind: str) -> Traversable:
+    """Where the built-in rule files of a kind are; "" is the top folder."""
     folder = importlib.resources.files(PACKAGE)
     return folder / kind if kind else folder
 
@@ -77,9 +80,18 @@ def load(kind: str, name: str) -> Mapping[str, Any]:
     return document if added is None else _combined(document, added)
 
 
+def known_releases(name: str) -> list[str]:
+    """All releases in the mapping, oldest first. Raises UsageError where the engine is unknown."""
+    if name not in names("engines"):
+        near = f"; did you mean {name.lower()}?" if name.lower() in names("engines") else ""
+        raise UsageError(f"no rules for engine {name!r}{near}; known: {', '.join(names('engines'))}")
+    known: list[str] = load("engines", name)["known"]
+    return known
+
+
 def _combined(document: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
     """The user's keys over the built-in ones; blocks and target rows of both count, the user's last and first."""
-    combined = _merged(document, {k: v for k, v in added.items() if k not in ("releases", "targets")})
+    combined = with_changes(document, {k: v for k, v in added.items() if k not in ("releases", "targets")})
     for key in ("releases", "targets"):
         if key in document or key in added:
             more = added.get(key, [])
@@ -132,6 +144,7 @@ def added_files() -> Mapping[str, Mapping[str, Any]]:
 
 
 def parse(text: bytes, where: str) -> Mapping[str, Any]:
+    """A YAML document that is a mapping; `where` names it in errors. Raises RulesError."""
     try:
         document = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as problem:
@@ -150,8 +163,7 @@ def parse(text: bytes, where: str) -> Mapping[str, Any]:
 
 
 def _small(document: Any) -> bool:
-    """Whether what walks all of a document comes to an end soon: an alias is one object,
-    however often it stands there."""
+    """Whether what walks all of a document comes to an end soon: an alias is one object, however often it is there."""
     level, count = [document], 0
     for _ in range(_DEEPEST):
         parts = (p for n in level if isinstance(n, dict | list) for p in (n.values() if isinstance(n, dict) else n))
@@ -211,23 +223,20 @@ def with_blocks(document: Mapping[str, Any], blocks: Sequence[int]) -> dict[str,
     merged = {k: v for k, v in document.items() if k != "releases"}
     for i in blocks:
         block = document["releases"][i]
-        merged = _merged(merged, {k: v for k, v in block.items() if k not in ("range", "when")})
+        merged = with_changes(merged, {k: v for k, v in block.items() if k not in ("range", "when")})
     return merged
 
 
 def with_changes(rules: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The rules with more merged over them, as a block of `releases` is."""
-    return _merged(rules, changes)
-
-
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """A new mapping; what it has unchanged it shares with those it was made of, so nobody may change rules in place."""
-    merged = dict(base)
-    for key, value in over.items():
+    """Rules with more merged over them, as a block of `releases` is: a new mapping, which shares with those that it was
+    made of what is unchanged, so nobody may change rules in place.
+    """
+    merged = dict(rules)
+    for key, value in changes.items():
         if value is None:
             merged.pop(key, None)
         elif isinstance(value, Mapping) and isinstance(merged.get(key), dict) and not _replaces(value):
-            merged[key] = _merged(merged[key], value)
+            merged[key] = with_changes(merged[key], value)
         else:
             merged[key] = value
     return merged

@@ -6,7 +6,7 @@ A pattern is `layers.{i}.mlp.up_proj.weight`, where `{i}` is any index and `{i+}
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from converter.drafter.quantised import companion_of, weight_of
@@ -33,6 +33,7 @@ def match(pattern: str, name: str) -> dict[str, str] | None:
 
 
 def fill(pattern: str, indexes: Mapping[str, str]) -> str:
+    """The pattern with its placeholders filled in, as `match` found them."""
     return _HOLE.sub(lambda hole: indexes[hole[1]], pattern)
 
 
@@ -56,6 +57,7 @@ def translate_back(table: Mapping[str, str], name: str) -> list[str]:
 
 
 def first_match(patterns: Sequence[str] | Mapping[str, str], name: str) -> str | None:
+    """The first pattern that fits the name."""
     return next((p for p in patterns if match(p, name) is not None), None)
 
 
@@ -74,7 +76,14 @@ _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "draft_model.", "
 
 def wrapper_of(names: Sequence[str]) -> str:
     """The prefix that every tensor bears, "" where there is none: cutting one off some names would corrupt them."""
-    prefix = ""
-    while found := [w for w in _WRAPPERS if names and all(n.startswith(prefix + w) for n in names)]:
-        prefix += found[0]
-    return prefix
+    end = 0
+    while found := next((w for w in _WRAPPERS if names and all(n.startswith(w, end) for n in names)), ""):
+        end += len(found)
+    return names[0][:end] if names else ""
+
+
+def unwrapped(names: Iterable[str]) -> list[str]:
+    """The names without what a wrapper put before all of them."""
+    wrapped = list(names)
+    prefix = wrapper_of(wrapped)
+    return [name.removeprefix(prefix) for name in wrapped]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from converter.rules import loading
 from converter.rules.conditions import all_hold, marked, shows
 from converter.rules.dialect import Dialect
 from converter.rules.fields import lookup
-from converter.rules.names import canonical_name, first_match, wrapper_of
+from converter.rules.names import canonical_name, first_match, unwrapped
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def recognise(config: Mapping[str, Any], tensors: Iterable[str], forced: str = "
     for form in others["forms"]:
         if all_hold(form["all"], config, names):
             return Recognition(None, _unconverted(form))
-    bare = [name.removeprefix(wrapper_of(names)) for name in names]
+    bare = unwrapped(names)
     for document in documents:
         if any(marked(mark, config, bare) for mark in document["recognise"]):
             return Recognition(_of(document, config), None)
@@ -68,10 +68,15 @@ def may_be_drafter(config: Mapping[str, Any], tensors: Iterable[str]) -> bool:
 
 def _marked_by_config(mark: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     """Whether the config shows something of a mark, and lacks nothing that only a config can show."""
-    groups = [group["any"] for group in mark["all"] if "any" in group] if "all" in mark else [[mark]]
+    groups = _alternatives(mark)
     shown = [any(shows(condition, config, ()) for condition in group) for group in groups]
     open_ = [any("tensor" in condition for condition in group) for group in groups]
     return any(shown) and all(s or o for s, o in zip(shown, open_, strict=True))
+
+
+def _alternatives(mark: Mapping[str, Any]) -> list[Sequence[Mapping[str, Any]]]:
+    """The conditions of a mark, in groups of which one must be met each."""
+    return [group["any"] for group in mark["all"] if "any" in group] if "all" in mark else [[mark]]
 
 
 def unrecognised(config: Mapping[str, Any], tensors: Iterable[str], file: Path) -> Finding:
@@ -99,6 +104,7 @@ def unrecognised(config: Mapping[str, Any], tensors: Iterable[str], file: Path) 
 
 
 def in_order() -> list[str]:
+    """All dialects in the order in which they are asked, the user's own first."""
     listed: list[str] = [row["dialect"] for row in loading.load("", "recognition")["order"]]
     return [name for name in loading.names("dialects") if name not in listed] + listed
 
@@ -112,13 +118,11 @@ def _document(name: str) -> Mapping[str, Any]:
 
 def marks_of(dialect: Dialect, config: Mapping[str, Any], tensors: Iterable[str]) -> list[str]:
     """The marks by which the files are this dialect's, in words; empty where they bear none (--dialect)."""
-    names = list(tensors)
-    bare = [name.removeprefix(wrapper_of(names)) for name in names]
+    bare = unwrapped(tensors)
     mark = next((m for m in dialect.rules["recognise"] if marked(m, config, bare)), None)
     if mark is None:
         return []
-    groups = [g["any"] for g in mark["all"] if "any" in g] if "all" in mark else [[mark]]
-    shown = (next(c for c in group if shows(c, config, bare)) for group in groups)
+    shown = (next(c for c in group if shows(c, config, bare)) for group in _alternatives(mark))
     return list(dict.fromkeys(_mark_words(c, config) for c in shown))
 
 
@@ -172,7 +176,7 @@ def _refused(title: str, condition: Mapping[str, Any], config: Mapping[str, Any]
         "F112",
         f"this is no EAGLE-3 drafter: {condition['why']}",
         where=f"{condition['key']} in config.json",
-        found=str(lookup(config, condition["key"])),
+        found=str(lookup(config, condition["key"]))[:120],
         expected=f"an EAGLE-3 drafter of {title}",
         fix=_GIVE_ANOTHER,
     )
@@ -180,8 +184,7 @@ def _refused(title: str, condition: Mapping[str, Any], config: Mapping[str, Any]
 
 def whose_tensors(names: Iterable[str]) -> dict[str, str]:
     """Dialects, name -> title, whose tables speak of every tensor, fc among them."""
-    own = list(names)
-    bare = [name.removeprefix(wrapper_of(own)) for name in own]
+    bare = unwrapped(names)
     documents = [loading.load("dialects", name) for name in loading.names("dialects")] if "fc.weight" in bare else []
     return {
         rules["dialect"]: rules["title"]

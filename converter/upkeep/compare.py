@@ -11,8 +11,8 @@ from typing import Any, Literal
 from converter.drafter.spec import NORM_FLAGS
 from converter.errors import UsageError
 from converter.rules import loading
-from converter.rules.engine import known_releases
 from converter.rules.ids import WITHOUT_IDS
+from converter.rules.loading import known_releases
 from converter.rules.targets import TargetRule, architectures, target_rule
 from converter.upkeep.drafts import COMPUTED, REQUIRED, DraftReading, Read
 from converter.upkeep.reading import IDS, Reading

@@ -17,7 +17,7 @@ from typing import Any
 from converter.checkpoint.whole import write_output
 from converter.errors import OutputError, UsageError
 from converter.rules import loading
-from converter.rules.engine import known_releases
+from converter.rules.loading import known_releases
 from converter.rules.targets import architectures, target_rule
 from converter.upkeep.compare import Comparison
 from converter.upkeep.targets import UNTOLD, TargetReading
