@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 # Ctrl-C, `kill`, and a terminal that was closed.
-_ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 @contextmanager
@@ -21,15 +21,14 @@ def interruptible() -> Iterator[None]:
     def stop(*_: Any) -> NoReturn:
         raise KeyboardInterrupt
 
-    before = {n: signal.getsignal(n) for n in _ENDING}
-    for number, handler in before.items():
-        if handler is signal.SIG_DFL:
-            signal.signal(number, stop)
+    ours = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager
@@ -39,7 +38,7 @@ def unbroken() -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    before = {n: h for n in _ENDING if callable(h := signal.getsignal(n))}
+    before = {n: h for n in ENDING if callable(h := signal.getsignal(n))}
     try:
         for number in before:
             signal.signal(number, lambda number, _: came.append(number))

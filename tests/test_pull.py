@@ -256,6 +256,22 @@ def test_a_branch_that_moves(world: World) -> None:
     assert found["spec"]["norm_before_residual"]["value"] is True
 
 
+def test_a_branch_that_does_not_rest(world: World) -> None:
+    """Somebody commits whenever it is asked for by its name; what is read is one commit all the same."""
+    busy = world.hub.create("org/restless", files_of(A))
+    seen: list[str] = []
+
+    def commit() -> None:
+        seen.append(busy.refs["main"])
+        busy.commit({"note.txt": str(len(seen)).encode()})
+
+    world.hub.faults = [Fault("org/restless/resolve/main/", method="HEAD", times=1000, do=commit)]
+    done = world("inspect", "org/restless", "--json")
+    world.hub.faults = []
+    assert done.code == 0, done.text
+    assert len(seen) == 3 and done.json["input"]["commit"] == seen[-1]
+
+
 def test_nothing_is_fetched_twice(world: World, tmp_path: Path) -> None:
     world("validate", "org/a", "--target", "org/target")
     done = world("validate", "org/a", "--target", "org/target")

@@ -599,11 +599,12 @@ def test_a_card_that_the_hub_does_not_take(world: World, folder: Path) -> None:
 # --- the command line ---------------------------------------------------------------------------------------
 
 
-def test_it_asks_on_a_terminal(world: World, folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("answer", [b"n\n", b"\x04"], ids=["no", "the end"])
+def test_it_asks_on_a_terminal(world: World, folder: Path, tmp_path: Path, answer: bytes) -> None:
     done = world("push", folder, "org/asked", token=OWNER)
     assert done.code == 2 and "add --yes" in done.stderr and world.hub.asked == []
     ours, theirs = pty.openpty()
-    os.write(ours, b"n\n")
+    os.write(ours, answer)
     environment = environment_of(tmp_path / "home", HF_ENDPOINT=world.hub.url, HF_TOKEN=OWNER)
     words = [sys.executable, "-m", "converter", "push", str(folder), "org/asked"]
     done = subprocess.run(words, env=environment, cwd=ROOT, stdin=theirs, capture_output=True, text=True, check=False)

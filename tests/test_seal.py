@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -302,7 +303,9 @@ def test_rules_that_changed_since(folder: Path) -> None:
         ("engines/sglang.yaml", "engines/vllm.yaml", "recognition.yaml", "dialects/gone.yaml"), "0" * 64
     )
     mine = {"engines/mine (--mapping)": "1" * 64}
-    found = verified(edited(folder, lambda d: d["rules"].update(other, **mine)))
+    moved = edited(folder, lambda d: d["rules"].update(other, **mine)).rename(folder.parent / "my out")
+    found = verified(moved)
+    assert shlex.quote(str(moved)) in found["findings"][0]["fix"][0]
     assert found["rules_changed"] == ["dialects/gone.yaml", "engines/sglang.yaml", "recognition.yaml"]
     assert codes(found) == ["H417"] and found["in_order"] and found["findings"][0]["severity"] == "note"
 

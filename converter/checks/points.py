@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from converter.drafter.points import NAME_THEM, as_option, describe_points
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
-from converter.findings import Finding, error, note, warning
+from converter.findings import SEARCH, Finding, error, note, warning
 from converter.rules.behaviours import POINTS
 from converter.rules.dialect import Dialect, DialectReading
 from converter.rules.ids import points_of
@@ -15,7 +15,7 @@ from converter.rules.ids import points_of
 # What to type where nobody knows the points.
 UNKNOWN_POINTS = (
     NAME_THEM,
-    "or let a sample say: eagle3-validate IN --sample SAMPLE --find-wiring",
+    f"or let a sample say: {SEARCH}",
 )
 _OTHER_TARGET = "or give the target that it was trained for: --target FOLDER"
 

@@ -10,7 +10,7 @@ from converter.checks.engine import CODES, FLAGGED, OTHER, compare, faults, serv
 from converter.drafter.drafter import Embedding
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
-from converter.findings import Finding
+from converter.findings import CONVERT, Finding
 from converter.rules import loading
 from converter.rules.engine import all_releases, known_releases, plugin_for
 
@@ -100,7 +100,7 @@ def _works_in(engine: str, releases: Sequence[str], how: str = "", option: str =
     rules = loading.load("engines", engine)
     perhaps = "" if rules["proved"] else " (unverified)"
     where = f"{rules['title']} {span(engine, releases)}{how}{perhaps}"
-    return f"works in {where}:  eagle3-convert IN OUT --engine {choice}{option}"
+    return f"works in {where}:  {CONVERT} --engine {choice}{option}"
 
 
 def with_fixes(findings: Sequence[Finding], spec: DrafterSpec, target: Target, embedding: Embedding) -> list[Finding]:

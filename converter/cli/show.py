@@ -1,4 +1,4 @@
-"""What `convert` and `validate` show of a run: its report, progress, and how it failed. Heavy imports wait."""
+"""What `convert`, `validate` and `push` show of a run: its report, progress, and how it failed. Heavy imports wait."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Show:
                 report = work()
                 self._write(report)
         except KeyboardInterrupt:
-            fail(130, self._interrupted)
+            fail(130, self._interrupted())
         except (Eagle3Error, OSError) as problem:
             failure = failure_of(problem)
             self._failed(failure)
@@ -56,7 +56,8 @@ class Show:
                 self._print(report, method)
         sys.exit(code or then(report))
 
-    _interrupted = "interrupted; OUT is whole: as it was before, or new"
+    def _interrupted(self) -> str:
+        return "interrupted" + ("; OUT is whole: as it was before, or new" if "out" in self._options else "")
 
     def _code(self, report: Any) -> int:
         return 1 if report.outcome == "refused" else 0
@@ -174,8 +175,6 @@ class Show:
 
 class ShowSeveral(Show):
     """The same for several drafters."""
-
-    _interrupted = "interrupted"
 
     def _code(self, report: Several) -> int:
         return report.exit_code

@@ -18,7 +18,7 @@ from converter.checkpoint.header import DTYPE_NAMES
 from converter.checkpoint.reader import Checkpoint
 from converter.drafter.points import NAME_THEM
 from converter.drafter.spec import FIELDS, OPTIONAL, DrafterSpec, Origin
-from converter.findings import Finding, error
+from converter.findings import SEARCH, Finding, error
 from converter.rules.behaviours import LAUNCH, READERS, Unreadable, default_value
 from converter.rules.ids import points_of
 
@@ -243,7 +243,7 @@ def _missing(
             fix=(
                 NAME_THEM,
                 *(() if "launch" in rule else ("or give the target: --target FOLDER",)),
-                "or let a sample say: eagle3-validate IN --sample SAMPLE --find-wiring",
+                f"or let a sample say: {SEARCH}",
             ),
         )
     return error(
