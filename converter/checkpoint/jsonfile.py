@@ -17,9 +17,7 @@ from converter.errors import InputError
 from converter.findings import error
 
 MAX_BYTES = 64_000_000  # an index of a million tensors is about this long
-_DEEPEST = (
-    100  # objects and lists within each other; configs have about 5, and serde_json, which engines use, takes 127
-)
+_DEEPEST = 100  # objects and lists within each other; configs have about 5, and serde_json, of engines, takes 127
 _LONGEST_KEY = 4096  # characters; the longest names of tensors and of tokens have some hundred
 _LONGEST_TEXT = 20_000  # characters of a value in a config or a seal: it is told to people
 _TEMPLATE = "chat_template"  # some configs hold it; those of models with tools have more, and nobody is told them
