@@ -145,6 +145,12 @@ def test_suggested_commands_hold_what_the_user_gave() -> None:
     )
 
 
+def test_a_name_that_no_file_can_have_is_input_that_cannot_be_read(tmp_path: Path) -> None:
+    for more in ((), ("--report", tmp_path / "r.json")):
+        done = eagle3("validate", "a" * 300 + "/b", *more)
+        assert done.returncode == 3 and "F100" in done.stderr, done.stderr
+
+
 def test_a_long_path_is_not_cut() -> None:
     out = io.StringIO()
     Printer(out).findings([error("F100", "no", fix=(f"name it: {'/long' * 60}",))])

@@ -83,6 +83,7 @@ class Show:
             self._check_place(baseline, "--write-baseline")
 
     def _check_place(self, written: Path, option: str, *more: str) -> None:
+        from converter.checkpoint.jsonfile import reading
         from converter.checkpoint.paths import real
         from converter.errors import UsageError
 
@@ -90,8 +91,9 @@ class Show:
             raise UsageError(f"{option} {written}: there is no folder {written.parent}")
         files = [self._options.get(name) for name in ("sample", "baseline", *more)]
         given = [Path(p) for p in (*self._options["mappings"], *files) if p is not None]
-        folders = [p if p.is_dir() else p.parent for p in self._places if p.exists()]
-        given += [file for folder in folders for file in folder.iterdir()]  # links of a cache lead elsewhere
+        with reading(written):  # what cannot be looked at names itself
+            folders = [p if p.is_dir() else p.parent for p in self._places if p.exists()]
+            given += [file for folder in folders for file in folder.iterdir()]  # links of a cache lead elsewhere
         if real(written) in set(map(real, given)):
             raise UsageError(f"{option} {written}: this file is read or written by this run")
         folder = real(written).parent
