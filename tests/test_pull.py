@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -541,6 +542,9 @@ def test_repositories_without_a_drafter(world: World) -> None:
         world.hub.create(name, files)
         refused(world("validate", name), "H408", f"no drafter in {name}", *words)
         assert world.hub.downloads() == [] or paths(world.hub.downloads()) == ["config.json"]
+    world.hub.create("org/folder", {"it's/config.json": config, "it's/training_state.pt": b"x"})
+    get = shlex.join(["hf", "download", "org/folder", "--local-dir", "drafter", "--include", "it's/*"])
+    refused(world("validate", "hf://org/folder/it's"), "H408", get)
     world.hub.create("org/two", {"config.json": config, "a.safetensors": weights, "b.safetensors": weights})
     refused(world("validate", "org/two"), "F108", "e.g. hf://org/two/a.safetensors")
     world.hub.create("org/odd", {"config.json": config, "drafter.safetensors": weights})

@@ -21,6 +21,10 @@ import pytest
 
 from converter import gate, seal
 from converter.findings import LEVELS, error
+from converter.hub.ids import HubId
+from converter.hub.upload import There
+from converter.publish.push import Asked, Push
+from converter.publish.text import _where
 from converter.source import SIGNATURE
 from tests.hub_client import ROOT, Client, Done, World, environment_of, leaks, secret
 from tests.hub_server import Fault, Hub, Repository, files_of, hub_server
@@ -597,6 +601,13 @@ def test_a_card_that_the_hub_does_not_take(world: World, folder: Path) -> None:
 
 
 # --- the command line ---------------------------------------------------------------------------------------
+
+
+def test_what_is_said_of_where_it_goes() -> None:
+    to = HubId("org/name")
+    for private, words in ((True, "a private repository"), (False, "a public repository"), (None, "a repository")):
+        said = _where(Push(Asked(Path("out"), to), there=There(to, "a" * 40, branch=True, private=private)))
+        assert said == f"branch main of {words}"
 
 
 @pytest.mark.parametrize("answer", [b"n\n", b"\x04"], ids=["no", "the end"])
