@@ -147,6 +147,19 @@ def test_the_token_is_not_written_down(tmp_path: Path, monkeypatch: pytest.Monke
     assert TOKEN not in str(json.loads(done.stdout)["command"])
 
 
+def test_a_user_without_a_home_has_no_token_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs as an id which its passwd does not list."""
+
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    for name in ("HOME", "HF_HOME", "HF_TOKEN_PATH", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert masked([TOKEN, "drafter"]) == ["***", "drafter"]
+
+
 def test_what_is_masked_and_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert get_token() == TOKEN
