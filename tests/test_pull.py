@@ -18,9 +18,10 @@ from converter import cli
 from converter.checkpoint.finite import scan
 from converter.checkpoint.header import read_header
 from converter.checkpoint.reader import Checkpoint, open_checkpoint
-from converter.errors import UsageError
+from converter.errors import InputError, UsageError
 from converter.hub.ids import HubId, hub_id
 from converter.hub.ranges import _FIRST, RangedCheckpoint
+from converter.hub.snapshot import look_up
 from converter.report.explain import catalogue
 from converter.source import SEAL, SIGNATURE
 from converter.target_weights import RowTable
@@ -319,6 +320,21 @@ def test_a_server_that_says_nothing(tmp_path: Path) -> None:
         client.close()
     refused(done, "H406", f"{url} cannot be reached")
     assert done.seconds < 15 and "secret" not in done.text
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{"sha": "a" * 40, "lastModified": "yesterday"}, {"sha": "a" * 40, "siblings": ["config.json"]}, {"siblings": []}],
+    ids=["a date", "names", "no commit"],
+)
+def test_a_server_that_is_no_hub(answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub.hf_api import ModelInfo
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: ModelInfo(id="org/a", **answer))
+    with pytest.raises(InputError) as caught:
+        look_up(HubId("org/a"), "config.json")
+    assert caught.value.finding.code == "H407" and "does not answer as a Hub" in caught.value.finding.message
 
 
 # --- targets ------------------------------------------------------------------------------------------------

@@ -148,6 +148,7 @@ def quieten() -> None:
 def _info(named: HubId) -> ModelInfo:
     """Commit and files in one request, with few and short waits: a Hub that is not there shall not hold anybody up."""
     from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HFValidationError
 
     timeout = constants.HF_HUB_ETAG_TIMEOUT if "HF_HUB_ETAG_TIMEOUT" in os.environ else _TIMEOUT
     api = HfApi(**LIBRARY)
@@ -156,7 +157,11 @@ def _info(named: HubId) -> ModelInfo:
             lambda: api.model_info(named.repo, revision=named.revision or None, files_metadata=True, timeout=timeout),
             overloaded,
         )
-    except (JSONDecodeError, KeyError, TypeError) as problem:  # some page, or JSON of something else
+    except JSONDecodeError as problem:  # some page
+        raise no_hub(named) from problem
+    except (HFValidationError, *transport_errors()):
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError) as problem:  # JSON of something else
         raise no_hub(named) from problem
 
 
