@@ -15,14 +15,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from converter import gate, seal
+from converter.errors import SendError
 from converter.findings import LEVELS, error
 from converter.hub.ids import HubId
-from converter.hub.upload import There
+from converter.hub.upload import There, outgoing, send
 from converter.publish.push import Asked, Push
 from converter.publish.text import _where
 from converter.source import SIGNATURE
@@ -601,6 +603,16 @@ def test_a_card_that_the_hub_does_not_take(world: World, folder: Path) -> None:
 
 
 # --- the command line ---------------------------------------------------------------------------------------
+
+
+def test_an_answer_of_another_shape_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list where the Hub gives an object."""
+    refusal = SimpleNamespace(status_code=400, json=lambda: ["errors"])
+    monkeypatch.setattr("huggingface_hub.utils.get_session", lambda: SimpleNamespace(post=lambda *_, **__: refusal))
+    to = HubId("org/name")
+    with pytest.raises(SendError) as caught:
+        send(There(to, "a" * 40, branch=True), [outgoing("README.md", b"# A")], [], "", False, False)
+    assert caught.value.finding.code == "H425"
 
 
 def test_what_is_said_of_where_it_goes() -> None:
