@@ -152,6 +152,7 @@ def _info(named: HubId) -> ModelInfo:
 
     timeout = constants.HF_HUB_ETAG_TIMEOUT if "HF_HUB_ETAG_TIMEOUT" in os.environ else _TIMEOUT
     api = HfApi(**LIBRARY)
+    explained_later = (HFValidationError, *transport_errors())
     try:
         return patiently(
             lambda: api.model_info(named.repo, revision=named.revision or None, files_metadata=True, timeout=timeout),
@@ -159,7 +160,7 @@ def _info(named: HubId) -> ModelInfo:
         )
     except JSONDecodeError as problem:  # some page
         raise no_hub(named) from problem
-    except (HFValidationError, *transport_errors()):
+    except explained_later:
         raise
     except (ValueError, LookupError, TypeError, AttributeError) as problem:  # JSON of something else
         raise no_hub(named) from problem

@@ -353,13 +353,8 @@ def _explained(named: HubId, propose: bool = False) -> Iterator[list[str]]:
         raise refusal(named, problem, state, f"no repository can be named {named.repo}") from problem
     except transport_errors() as problem:
         raise refusal(named, problem, state, propose=propose) from problem
-    except (
-        ValueError,
-        RuntimeError,
-        LookupError,
-        TypeError,
-        AttributeError,
-    ) as problem:  # an answer that is none, or errors in one
+    # An answer that is none, or errors in one.
+    except (ValueError, RuntimeError, LookupError, TypeError, AttributeError) as problem:
         raise refusal(named, problem, state) from problem
 
 
