@@ -152,7 +152,7 @@ def _info(named: HubId) -> ModelInfo:
 
     timeout = constants.HF_HUB_ETAG_TIMEOUT if "HF_HUB_ETAG_TIMEOUT" in os.environ else _TIMEOUT
     api = HfApi(**LIBRARY)
-    explained_later = (HFValidationError, *transport_errors())
+    explained_later: tuple[type[BaseException], ...] = (HFValidationError, *transport_errors())
     try:
         return patiently(
             lambda: api.model_info(named.repo, revision=named.revision or None, files_metadata=True, timeout=timeout),
