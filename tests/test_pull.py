@@ -20,7 +20,7 @@ from converter.checkpoint.header import read_header
 from converter.checkpoint.reader import Checkpoint, open_checkpoint
 from converter.errors import InputError, UsageError
 from converter.hub.ids import HubId, hub_id
-from converter.hub.ranges import _FIRST, RangedCheckpoint
+from converter.hub.ranges import _FIRST, RangedCheckpoint, _folder
 from converter.hub.snapshot import look_up
 from converter.report.explain import catalogue
 from converter.source import SEAL, SIGNATURE
@@ -459,6 +459,13 @@ def test_every_way_of_reading_brings_the_tensor_first(tmp_path: Path) -> None:
     converter = Path(cli.__file__).parents[1]
     opening = [p.name for p in converter.rglob("*.py") if re.search(r"(stored|tensor)\.file\.open\(", p.read_text())]
     assert opening == ["reader.py"]
+
+
+def test_folders_of_a_target_are_kept_apart(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_ASSETS_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.utils._cache_assets.HF_ASSETS_CACHE", str(tmp_path), raising=False)
+    places = [_folder(HubId("org/run", "a" * 40, path)) for path in ("", "a/b", "a--b", "a b")]
+    assert len(set(places)) == 4 and all(place.is_relative_to(tmp_path) for place in places)
 
 
 def test_a_target_by_its_config_alone_and_one_without_safetensors(world: World) -> None:
