@@ -60,7 +60,7 @@ def push_command(folder: Path, repo: str, revision: str, yes: bool, message: str
             checked = _checked(folder, options, told)
         return show.push(asked, checked, ask=not yes)
 
-    show.run(run, "")
+    show.run(run)
 
 
 def push_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -110,7 +110,7 @@ def push_output(asked: Asked, options: dict[str, Any]) -> int:
     # The report of the conversion is all that goes to stdout as JSON.
     show = _ShowPush({**options, "source": asked.folder, "report_file": None}, after=True)
     try:
-        show.run(lambda: show.push(asked, None, ask=False), "")
+        show.run(lambda: show.push(asked, None, ask=False))
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
         if code:
@@ -227,7 +227,7 @@ class _ShowPush(Show):
 
         return PushPrinter(sys.stderr, self._verbose)
 
-    def _print(self, report: Push, method: str) -> None:
+    def _print(self, report: Push) -> None:
         getattr(self._printer(), report.outcome)(report)
 
     def _document(self, report: Push) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class Show:
         self._places = [Path(p) for p in (*options.get("sources", ()), *given)]
         self.written: Baseline | None = None
 
-    def run(self, work: Callable[[], Any], method: str, then: Callable[[Any], int] = lambda report: 0) -> NoReturn:
+    def run(self, work: Callable[[], Any], then: Callable[[Any], int] = lambda report: 0) -> NoReturn:
         """`then` is done with the report when all is said; its exit code counts where nothing was wrong before."""
         from converter.errors import Eagle3Error
 
@@ -53,18 +53,25 @@ class Show:
         code = self._code(report)
         if not (self._quiet and code == 0):
             with reader_may_leave():
-                self._print(report, method)
+                self._print(report)
         sys.exit(code or then(report))
 
+    @property
+    def _converts(self) -> bool:
+        return "out" in self._options
+
     def _interrupted(self) -> str:
-        return "interrupted" + ("; OUT is whole: as it was before, or new" if "out" in self._options else "")
+        return "interrupted" + ("; OUT is whole: as it was before, or new" if self._converts else "")
 
     def _code(self, report: Any) -> int:
         return 1 if report.outcome == "refused" else 0
 
-    def _print(self, report: Any, method: str) -> None:
+    def _print(self, report: Any) -> None:
         printer = self._printer()
-        getattr(printer, method)(report)
+        if self._converts:
+            printer.converted(report)
+        else:
+            printer.validated(report)
         if report.held is not None and not self._quiet:
             printer.held([report.held], self.written)
 
@@ -181,7 +188,7 @@ class ShowSeveral(Show):
     def _code(self, report: Several) -> int:
         return report.exit_code
 
-    def _print(self, report: Several, method: str) -> None:
+    def _print(self, report: Several) -> None:
         from converter.report.several import SeveralPrinter, held_of
 
         printer = SeveralPrinter(sys.stderr if self._as_json else sys.stdout, self._verbose, self._quiet)
