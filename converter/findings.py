@@ -61,6 +61,11 @@ class Finding:
         }
 
 
+# Commands that fixes suggest, in words for what only a run knows: `Report.add` puts in what the user gave.
+CONVERT = "eagle3-convert IN OUT"
+SEARCH = "eagle3-validate IN --sample SAMPLE --find-wiring"
+CAPTURE = "eagle3 sample --target TARGET -o SAMPLE.safetensors"
+
 _NAMED = 4
 _QUOTED = 120  # characters of a value in a finding
 

@@ -64,6 +64,7 @@ def level_of(document: Mapping[str, Any]) -> Level:
 
 
 def too_little_proof(document: Mapping[str, Any], where: str, require: Level) -> list[Finding]:
+    """H414 where the seal states a lower proof level than `require`."""
     level = level_of(document)
     if LEVELS.index(level) >= LEVELS.index(require):
         return []

@@ -28,7 +28,7 @@ from converter.drafter.quantised import quantised_weights
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.errors import OutputError, UsageError
-from converter.findings import Finding, judge, stops
+from converter.findings import Finding, stops
 from converter.hub.ids import pinned
 from converter.plan import make_plan
 from converter.rules import loading
@@ -175,7 +175,7 @@ def _verdicts(report: Report, drafter: Drafter) -> dict[str, list[Finding]]:
     found = {}
     for engine in report.engines:
         planning = make_plan(drafter, [engine], report.target, report.source)
-        found[engine.requirement] = judge(planning.findings, report.request.allow, report.request.strict)
+        found[engine.requirement] = report.judged(planning.findings)
     return found
 
 

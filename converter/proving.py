@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from converter.forward.sides import EngineFiles
 
 DEFAULT_STEPS = 3  # where the trainer recommends none
-DEFAULT_POSITIONS = 16384  # an accuracy of 50 % is then known to about 1 point
+_DEFAULT_POSITIONS = 16384  # an accuracy of 50 % is then known to about 1 point
 
 
 def draft_steps(provenance: Provenance) -> int:
@@ -79,7 +79,7 @@ def unwritten(engine: EngineRelease, drafter: Drafter, target: Target) -> Engine
     return EngineFiles(str(engine), spec, drafter.checkpoint, names, engine.replaces_embedding(spec), stops)
 
 
-def lying(seen: Seen, checkpoint: Checkpoint) -> EngineFiles:
+def _lying(seen: Seen, checkpoint: Checkpoint) -> EngineFiles:
     """The files as a release would be given them, by what it makes of them."""
     from converter.forward.sides import EngineFiles
 
@@ -88,7 +88,7 @@ def lying(seen: Seen, checkpoint: Checkpoint) -> EngineFiles:
     return EngineFiles(str(seen.engine), seen.spec, checkpoint, seen.received, embedding, seen.stops, as_it_is=True)
 
 
-def read_proof_sample(
+def _read_sample(
     wish: Wish, drafter: Drafter, target: Target, weights: TargetWeights | None, points_known: bool
 ) -> Sample | None:
     """Raises InputError where the sample cannot be used with this drafter."""
@@ -103,12 +103,12 @@ def read_proof_sample(
         points=wish.sample_points,
         last_point=target.layers,
         head=TargetHead.of(weights, target),
-        most=(DEFAULT_POSITIONS if wish.positions is None else wish.positions) or None,
+        most=(_DEFAULT_POSITIONS if wish.positions is None else wish.positions) or None,
         declared=points_known,
     )
 
 
-def question_of(
+def _question_of(
     wish: Wish, drafter: Drafter, sample: Sample | None, target: Target, weights: TargetWeights | None
 ) -> Question:
     """What the user wishes to be proved, as yet of no engine."""
@@ -147,7 +147,7 @@ def search_wiring(report: Report) -> None:
         report.declared = declared(drafter.spec)
     else:  # any points stand in for those to be found
         drafter = drafter.with_points(sample.points[: drafter.spec.num_points])
-    question = question_of(wish, drafter, sample, report.target, report.target_weights)
+    question = _question_of(wish, drafter, sample, report.target, report.target_weights)
     report.search = find_wiring(question, report.told)
     if not report.points_known and report.search is not None:
         report.drafter = replace(drafter, spec=report.search.of.spec(drafter.spec))
@@ -191,7 +191,7 @@ def files_lying(report: Report, engines: Sequence[EngineRelease]) -> list[Engine
         return []
     assert report.opened is not None
     standings = [report.as_it_is[engine.requirement] for engine in engines]
-    return [lying(s.seen, report.opened.checkpoint) for s in standings if s.works]
+    return [_lying(s.seen, report.opened.checkpoint) for s in standings if s.works]
 
 
 def prove(
@@ -206,7 +206,7 @@ def prove(
         return
     from converter.forward.prove import prove as compute
 
-    question = question_of(wish, drafter, _sample(report), report.target, report.target_weights)
+    question = _question_of(wish, drafter, _sample(report), report.target, report.target_weights)
     question = replace(
         question, engines=engines, refused=refused, judgement=report.search, declared=report.declared,
         unlike=report.unlike, as_it_is=as_they_lie,
@@ -240,7 +240,7 @@ def _sample(report: Report) -> Sample | None:
     if report.sample is None and report.drafter is not None:
         weights, target = report.target_weights, report.target
         wish = report.request.wish
-        report.sample = read_proof_sample(wish, report.drafter, target, weights, report.points_known)
+        report.sample = _read_sample(wish, report.drafter, target, weights, report.points_known)
         if report.sample is not None:
             report.add(report.sample.notes)
     return report.sample

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +14,11 @@ from converter.checkpoint.writer import WrittenFile
 from converter.checks.as_it_is import AsItIs
 from converter.checks.suits import Suits
 from converter.drafter.drafter import Drafter
+from converter.drafter.points import as_option
+from converter.drafter.spec import exact
 from converter.drafter.target import Target
 from converter.errors import UsageError
-from converter.findings import Finding, judge, stops
+from converter.findings import CAPTURE, CONVERT, SEARCH, Finding, judge, stops
 from converter.plan import Plan
 from converter.rules.dialect import Dialect
 from converter.rules.engine import EngineRelease
@@ -102,6 +106,37 @@ class Request:
     scan: bool = True
     command: tuple[str, ...] = ()
 
+    def again(self, read_as: str = "", instead: Sequence[str] = ()) -> list[str]:
+        """The options given that `eagle3-convert` and `eagle3-validate` both have, but for engines and those that
+        `instead` gives; `read_as` stands for a --dialect that nobody gave.
+        """
+        wish, words = self.wish, list[str]()
+        said = {b.partition("=")[0] for a, b in pairwise(instead) if a == "--set"}
+        for option, value in (
+            ("--target", self.target),
+            ("--target-arch", self.target_arch),
+            ("--aux", as_option(self.aux) if self.aux and "--aux" not in instead else ""),
+            ("--sample", wish.sample),
+            ("--sample-points", as_option(wish.sample_points) if wish.sample_points else ""),
+            ("--dialect", self.dialect or read_as),
+            *(("--set", f"{name}={_typed(value)}") for name, value in self.given.items() if name not in said),
+            *(("--mapping", path) for path in _mappings(self.command)),
+            *(("--allow", code) for code in self.allow),
+        ):
+            words += [option, str(value)] if value else []
+        return [*words, *(["--allow-plugin"] if self.allow_plugin else [])]
+
+
+def _typed(value: Any) -> str:
+    """A value of --set as it is typed."""
+    return str(value).lower() if isinstance(value, bool) else exact(value) if isinstance(value, float) else str(value)
+
+
+def _mappings(typed: Sequence[str]) -> list[str]:
+    """The rule files of the user's own in a command."""
+    after = [b for a, b in pairwise(typed) if a == "--mapping"]
+    return after + [word.partition("=")[2] for word in typed if word.startswith("--mapping=")]
+
 
 def nobody(what: str) -> None:
     """Hears what a long run is at, where nobody looks."""
@@ -169,5 +204,32 @@ class Report:
         return sum(f.size for f in self.written)
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """Take in more of them, judged as was asked for (--allow, --strict)."""
-        self.findings = judge([*self.findings, *findings], self.request.allow, self.request.strict)
+        """Take in more of them, `judged`."""
+        self.findings = self.judged([*self.findings, *findings])
+
+    def judged(self, findings: Iterable[Finding]) -> list[Finding]:
+        """As was asked for (--allow, --strict), and with what the user gave in the commands that they suggest."""
+        typed = self._own_words()
+        named = (replace(f, fix=tuple(_renamed(line, typed) for line in f.fix)) for f in findings)
+        return judge(named, self.request.allow, self.request.strict)
+
+    def _own_words(self) -> dict[str, str]:
+        """Commands that fixes suggest, and how the user would type them."""
+        asked = self.request
+        shared = asked.again(self.read_as)
+        # Whether it takes the plugin is what the suggestion says.
+        convert = [asked.source, str(asked.out or "OUT"), *(word for word in shared if word != "--allow-plugin")]
+        convert += ["--force"] if asked.force else []
+        search = [asked.source, *shared, *([] if asked.wish.sample else ["--sample", "SAMPLE"]), "--find-wiring"]
+        target = shlex.quote(str(asked.target or "TARGET"))
+        return {
+            f"{CONVERT} --engine": f"{shlex.join(['eagle3-convert', *convert])} --engine",
+            SEARCH: shlex.join(["eagle3-validate", *search]),
+            CAPTURE: CAPTURE.replace("TARGET", target),
+        }
+
+
+def _renamed(line: str, names: Mapping[str, str]) -> str:
+    for general, own in names.items():
+        line = line.replace(general, own)
+    return line

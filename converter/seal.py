@@ -98,10 +98,12 @@ def make_seal(
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a JSON file of an output, in a staging folder. Raises OSError."""
     path.write_text(dumped(document), encoding="utf-8")
 
 
 def sha256_of(path: Path) -> str:
+    """SHA-256 of a file in hex, read a megabyte at a time. Raises OSError."""
     with path.open("rb") as file:
         digest = hashlib.sha256()
         while block := file.read(1 << 20):
@@ -252,6 +254,7 @@ class Compared:
 
     @property
     def differs(self) -> bool:
+        """Whether it is known not to be what was sealed."""
         return self.state not in ("unchanged", "same size")
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 # Ctrl-C, `kill`, and a terminal that was closed.
-_ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 @contextmanager
@@ -24,10 +24,9 @@ def interruptible() -> Iterator[None]:
         came.append(number)
         raise KeyboardInterrupt
 
-    before = {n: signal.getsignal(n) for n in _ENDING}
-    for number, handler in before.items():
-        if handler in (signal.SIG_DFL, signal.default_int_handler):
-            signal.signal(number, stop)
+    before = {n: h for n in ENDING if (h := signal.getsignal(n)) in (signal.SIG_DFL, signal.default_int_handler)}
+    for number in before:
+        signal.signal(number, stop)
     try:
         yield
     except RuntimeError as problem:
@@ -46,7 +45,7 @@ def unbroken() -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    before = {n: h for n in _ENDING if callable(h := signal.getsignal(n))}
+    before = {n: h for n in ENDING if callable(h := signal.getsignal(n))}
     try:
         for number in before:
             signal.signal(number, lambda number, _: came.append(number))

@@ -10,6 +10,7 @@ import base64
 import contextlib
 import io
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,10 +199,11 @@ def _checked_key(path: Path, private: bool) -> Path:
         key: Any = load_pem_private_key(text, None) if private else load_pem_public_key(text)
     except TypeError as problem:
         why = "it is encrypted, and this tool asks for no passwords"
-        raise _bad_key(path, kind, why, f"openssl ec -in {path} -out PLAIN.pem    for as long as you sign") from problem
+        plain = f"{shlex.join(['openssl', 'ec', '-in', str(path), '-out', 'PLAIN.pem'])}    for as long as you sign"
+        raise _bad_key(path, kind, why, plain) from problem
     except (ValueError, UnsupportedAlgorithm) as problem:
         other = b"PUBLIC KEY-----" if private else b"PRIVATE KEY-----"
-        fix = () if private else (f"openssl ec -in {path} -pubout -out key.pub",)
+        fix = () if private else (shlex.join(["openssl", "ec", "-in", str(path), "-pubout", "-out", "key.pub"]),)
         if other in text:
             named = "public" if private else "private"
             raise _bad_key(path, kind, f"it holds a {named} key", *fix) from problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,7 +14,7 @@ from converter.checkpoint.header import read_header
 from converter.checkpoint.held import tensor_digests
 from converter.checkpoint.jsonfile import reading
 from converter.errors import InputError
-from converter.findings import Finding, note, some_of, stops, warning
+from converter.findings import SEVERITIES, Finding, note, some_of, stops, warning
 from converter.hub.ids import HubId, hub_id
 from converter.hub.snapshot import cached, look_up, two_meanings
 from converter.signing import Trusted, check_signature
@@ -63,10 +64,12 @@ class Verified:
 
     @property
     def changed(self) -> list[seal.Compared]:
+        """Files that are not what was sealed."""
         return [file for file in self.files if file.differs]
 
     @property
     def in_order(self) -> bool:
+        """Whether nothing found is an error."""
         return not stops(self.findings)
 
     @property
@@ -107,7 +110,7 @@ def _verified(given: str, trusted: Trusted | None) -> Verified:
     files = tuple(seal.compared(document, present))
     findings = [*gate.changed_since(document, present, given), *_by_size(files)]
     tensors, gone = _tensors(document, files, place.fetch)
-    rules = changed_rules(document)
+    rules = _changed_rules(document)
     findings += [*_other_rules(rules, given), *place.notes]
     signed = SIGNATURE in place.names
     if trusted is not None:
@@ -115,26 +118,10 @@ def _verified(given: str, trusted: Trusted | None) -> Verified:
             if name in place.names:
                 place.fetch(name)
         findings += check_signature(place.fetch(seal.NAME).parent, seal.must_be_signed(document), trusted, given)
-    order = {"error": 0, "warning": 1, "note": 2}
-    findings.sort(key=lambda f: order[f.severity])
+    findings.sort(key=lambda f: SEVERITIES.index(f.severity))
     return Verified(
         given, place.where, place.commit, document, files, tensors, gone, tuple(rules), signed, trusted, tuple(findings)
     )
-
-
-def changed_rules(document: Mapping[str, Any]) -> list[str]:
-    """Names of the rule files that the seal names and that are others now, or gone. Those of engines that it was not
-    converted for are left out, and the user's own, which are not here.
-    """
-    engines = {name.partition("==")[0] for name in seal.texts_at(document, "engines", "engine")}
-    now, rules = seal.rule_digests(), document.get("rules")
-    found = []
-    for name, digest in sorted(rules.items()) if isinstance(rules, dict) else ():
-        kind, _, file = name.rpartition("/")
-        concerns = kind != "engines" or file.partition(".")[0] in engines
-        if concerns and not name.endswith("(--mapping)") and now.get(name) != digest:
-            found.append(name)
-    return found
 
 
 # --- the folder -----------------------------------------------------------------------------------------------
@@ -179,8 +166,7 @@ def _tensors(
     other = [f for f in files if f.differs and f.name.endswith(".safetensors") and seal.plain_name(f.name)]
     if not other:
         return {}, ()
-    rows = document.get("tensors")
-    sealed = {row["name"]: row["xxh3_128"] for row in (rows if isinstance(rows, list) else ())}
+    sealed = {row["name"]: row["xxh3_128"] for row in document["tensors"]}
     found: dict[str, Tensors] = {}
     seen: set[str] = set()
     for file in files:
@@ -196,6 +182,20 @@ def _tensors(
             found[file.name] = _held_against(sealed, now)
     whole = not any(t.unreadable for t in found.values())
     return found, tuple(name for name in sealed if name not in seen) if whole else ()
+
+
+def _changed_rules(document: Mapping[str, Any]) -> list[str]:
+    """Names of the rule files that the seal names and that are others now, or gone. Those of engines that it was not
+    converted for are left out, and the user's own, which are not here.
+    """
+    engines = {name.partition("==")[0] for name in seal.texts_at(document, "engines", "engine")}
+    now, found = seal.rule_digests(), []
+    for name, digest in sorted(document["rules"].items()):
+        kind, _, file = name.rpartition("/")
+        concerns = kind != "engines" or file.partition(".")[0] in engines
+        if concerns and not name.endswith("(--mapping)") and now.get(name) != digest:
+            found.append(name)
+    return found
 
 
 def _names(path: Path) -> dict[str, str]:
@@ -240,6 +240,6 @@ def _other_rules(names: Sequence[str], given: str) -> list[Finding]:
             f"sealed by other rules than this release has: {some_of(names)}",
             where=seal.NAME,
             why="what was proved then was proved by those rules",
-            fix=(f"check it by the rules of this release: eagle3-validate {given}",),
+            fix=(f"check it by the rules of this release: {shlex.join(['eagle3-validate', given])}",),
         )
     ]

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from converter.signals import ENDING
+
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 _FORKS = sys.platform == "linux"
-_STOPPING = {signal.SIGINT, signal.SIGTERM}
 
 
 def cores() -> int:
@@ -127,7 +128,7 @@ class _Pool(Generic[_In, _Out]):
 @contextmanager
 def _no_signals() -> Iterator[None]:
     """Signals that end the command wait."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
     finally:
@@ -135,10 +136,14 @@ def _no_signals() -> Iterator[None]:
 
 
 def _serve(work: Callable[[_In], _Out], line: Connection) -> None:
-    """A worker: items in, results out, until there are no more. Ctrl-C is the parent's to answer."""
+    """A worker: items in, results out, until there are no more. Ctrl-C is the parent's to answer; what else the parent
+    unwinds at ends a worker at once.
+    """
+    for number in ENDING:
+        if callable(signal.getsignal(number)):  # what is ignored (`nohup`) stays so
+            signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     while True:
         try:
             given = line.recv()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -9,11 +10,15 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from converter.findings import CAPTURE, CONVERT, SEARCH, error
 from converter.report.explain import GROUPS, SECTIONS, catalogue, markdown
-from tests.support import DRAFTERS, ROOT, SAMPLE, TARGET, copy_of, eagle3, eagle3_process
+from converter.report.text import Printer
+from converter.run import Report
+from tests.support import DRAFTERS, ROOT, SAMPLE, TARGET, copy_of, eagle3, eagle3_process, request
 
 
 def imported(*args: object) -> set[str]:
@@ -113,12 +118,69 @@ def test_a_target_without_a_name_is_left_open_in_the_launch_command(tmp_path: Pa
 
 
 def test_a_refusal_says_what_why_and_where_it_works(tmp_path: Path) -> None:
-    done = eagle3("convert", DRAFTERS / "l_defaults", tmp_path / "out", "--target", TARGET)
+    out = tmp_path / "my out"
+    done = eagle3("convert", DRAFTERS / "l_defaults", out, "--target", TARGET)
     assert done.returncode == 1
     assert done.stdout.startswith("Not converted: sglang 0.5.23 cannot compute this drafter.\n\nerror K103  ")
-    assert "-> works in vLLM 0.22.0 to 0.33.0:  eagle3-convert IN OUT --engine vllm" in done.stdout
+    command = shlex.join(["eagle3-convert", str(DRAFTERS / "l_defaults"), str(out), "--target", str(TARGET)])
+    assert f"-> works in vLLM 0.22.0 to 0.33.0: {command} --engine vllm ->" in " ".join(done.stdout.split())
     assert done.stdout.endswith("\n1 error, 0 warnings. Nothing was written.\n")
-    assert not (tmp_path / "out").exists()
+    assert not out.exists()
+
+
+def test_suggested_commands_hold_what_the_user_gave() -> None:
+    works = f"works:  {CONVERT} --engine vllm --allow-plugin"
+    general = error("K103", "it cannot", fix=(works, SEARCH, CAPTURE, "else"))
+
+    def fixes(**options: Any) -> tuple[str, ...]:
+        report = Report(request(Path("in it"), **options))
+        report.add([general])
+        report.add([])
+        return report.findings[0].fix
+
+    assert fixes() == (
+        "works:  eagle3-convert 'in it' OUT --engine vllm --allow-plugin",
+        "eagle3-validate 'in it' --sample SAMPLE --find-wiring",
+        "eagle3 sample --target TARGET -o SAMPLE.safetensors",
+        "else",
+    )
+    given = {"target": Path("a target"), "sample": Path("s"), "aux": (0, 3), "given": {"rope_theta": 1e6}}
+    more = "--target 'a target' --aux embed,3 --sample s --set rope_theta=1e+06"
+    assert fixes(**given, out=Path("out"), force=True, allow_plugin=True, engines=("sglang",)) == (
+        f"works:  eagle3-convert 'in it' out {more} --force --engine vllm --allow-plugin",
+        f"eagle3-validate 'in it' {more} --allow-plugin --find-wiring",
+        "eagle3 sample --target 'a target' -o SAMPLE.safetensors",
+        "else",
+    )
+
+
+def test_a_name_that_no_file_can_have_is_input_that_cannot_be_read(tmp_path: Path) -> None:
+    for more in ((), ("--report", tmp_path / "r.json")):
+        done = eagle3("validate", "a" * 300 + "/b", *more)
+        assert done.returncode == 3 and "F100" in done.stderr, done.stderr
+
+
+def test_a_long_path_is_not_cut() -> None:
+    out = io.StringIO()
+    Printer(out).findings([error("F100", "no", fix=(f"name it: {'/long' * 60}",))])
+    assert "/long" * 60 in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "says"),
+    [
+        (["validate", "x"], "converter.accepting.validate_against", "interrupted"),
+        (["convert", "x", "y"], "converter.pipeline.convert", "interrupted; OUT is whole: as it was before, or new"),
+        (["report", "x", "-o", "y.md"], "converter.checkpoint.jsonfile.read_object", "interrupted"),
+    ],
+)
+def test_interrupted(words: list[str], place: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(place, interrupted)
+    done = eagle3(*words)
+    assert (done.returncode, done.stderr) == (130, f"error  {says}\n")
 
 
 def test_json_on_stdout_and_text_on_stderr(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -396,6 +397,18 @@ def test_names_of_any_bytes(clone: Clone) -> None:
     done = eagle3("hook", "check", "--repo", clone.folder)
     assert done.returncode == 1 and "5 of 5 drafters" in done.stderr
     assert "\\udcff" in done.stderr and "\nnew\\nline, in" in done.stderr
+
+
+def test_what_is_to_be_typed_is_what_a_shell_takes(clone: Clone) -> None:
+    folder = clone.add(DRAFTERS / "a_plain", "my drafts/it's new")
+    shutil.copy(folder / "model.safetensors", folder / "other.safetensors")
+    (folder / "model.safetensors").rename(folder / "one.safetensors")
+    clone.commit()
+    [found] = look(clone)
+    [finding] = [f for f in found.findings if f.code == "F108"]
+    [fix] = finding.fix
+    assert shlex.split(fix.rpartition("e.g. ")[2]) == ["my drafts/it's new/one.safetensors"]
+    assert finding.where == "my drafts/it's new"
 
 
 def test_the_top_folder_is_called_so(clone: Clone) -> None:

@@ -85,6 +85,14 @@ def test_the_folder_is_as_it_was_byte_for_byte(clone: Clone, there: str) -> None
     assert listing(clone / ".git") == before
 
 
+def test_a_hook_that_git_would_pass_over_is_renewed(clone: Clone) -> None:
+    hook("install", folder=clone.folder)
+    file = clone / ".git/hooks/pre-push"
+    file.chmod(0o644)
+    assert "renewed" in hook("install", folder=clone.folder)
+    assert file.stat().st_mode & 0o777 == 0o755 and [p.name for p in file.parent.iterdir()] == ["pre-push"]
+
+
 def test_settings_and_worktrees_say_where(clone: Clone, tmp_path: Path) -> None:
     clone.commit()
     git(clone.folder, "worktree", "add", "-q", str(tmp_path / "side"))

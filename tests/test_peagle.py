@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,8 @@ def test_no_release_of_sglang_serves_it_and_the_finding_says_what_it_would_do() 
     [finding] = [f for f in report.verdicts["sglang==0.5.23"] if f.code == "K140"]
     assert finding.message == "mask_token_id is 3; sglang 0.5.23 computes none"
     assert "drop mask_hidden without a word" in finding.why
-    assert finding.fix == ("works in vLLM 0.16.0 to 0.33.0:  eagle3-convert IN OUT --engine vllm",)
+    command = shlex.join(["eagle3-convert", str(SPECULATORS), "OUT", "--target", str(TARGET)])
+    assert finding.fix == (f"works in vLLM 0.16.0 to 0.33.0:  {command} --engine vllm",)
 
 
 def test_a_target_of_another_width_needs_a_newer_vllm(tmp_path: Path) -> None:

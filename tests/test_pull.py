@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,9 +18,10 @@ from converter import cli
 from converter.checkpoint.finite import scan
 from converter.checkpoint.header import read_header
 from converter.checkpoint.reader import Checkpoint, open_checkpoint
-from converter.errors import UsageError
+from converter.errors import InputError, UsageError
 from converter.hub.ids import HubId, hub_id
-from converter.hub.ranges import _FIRST, RangedCheckpoint
+from converter.hub.ranges import _FIRST, RangedCheckpoint, _folder
+from converter.hub.snapshot import look_up
 from converter.report.explain import catalogue
 from converter.source import SEAL, SIGNATURE
 from converter.target_weights import RowTable
@@ -176,11 +178,10 @@ def test_verdicts_are_those_of_the_folder(world: World, folder: Path) -> None:
     world.hub.create(name, files_of(folder))
     there = world("validate", name, "--target", TARGET, "--json").json
     here = world("validate", folder, "--target", TARGET, "--json").json
-    for document in (here, there):  # which name the input in commands to type
-        for engine in document["engines"]:
-            engine["verdict"].pop("command", None)
-    # What works as it lies is launched from where it lies: the very files that were validated.
-    assert without_places(there, {snapshot(world, name): "DRAFTER"}) == without_places(here, {folder: "DRAFTER"})
+    # What works as it lies is launched from where it lies: the very files that were validated. To convert it, its name
+    # is typed.
+    places = {snapshot(world, name): "DRAFTER", name: "DRAFTER"}
+    assert without_places(there, places) == without_places(here, {folder: "DRAFTER"})
     assert there["input"]["bytes"] == here["input"]["bytes"]
 
 
@@ -256,6 +257,24 @@ def test_a_branch_that_moves(world: World) -> None:
     assert found["spec"]["norm_before_residual"]["value"] is True
 
 
+def test_a_branch_that_does_not_rest(world: World) -> None:
+    """Somebody commits whenever it is asked for by its name; what is read is one commit all the same."""
+    busy = world.hub.create("org/restless", files_of(A))
+    told: list[str] = []
+
+    def commit() -> None:
+        told.append(busy.commit({"note.txt": str(len(told)).encode()}))
+
+    world.hub.faults = [
+        Fault("/api/models/org/restless", times=100, do=commit),
+        Fault("org/restless/resolve/main/", method="HEAD", times=100, do=commit),
+    ]
+    done = world("validate", "org/restless", "--json")
+    world.hub.faults = []
+    assert done.code == 0, done.text
+    assert len(told) == 6 and done.json["input"]["commit"] == told[4]
+
+
 def test_nothing_is_fetched_twice(world: World, tmp_path: Path) -> None:
     world("validate", "org/a", "--target", "org/target")
     done = world("validate", "org/a", "--target", "org/target")
@@ -301,6 +320,21 @@ def test_a_server_that_says_nothing(tmp_path: Path) -> None:
         client.close()
     refused(done, "H406", f"{url} cannot be reached")
     assert done.seconds < 15 and "secret" not in done.text
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{"sha": "a" * 40, "lastModified": "yesterday"}, {"sha": "a" * 40, "siblings": ["config.json"]}, {"siblings": []}],
+    ids=["a date", "names", "no commit"],
+)
+def test_a_server_that_is_no_hub(answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub.hf_api import ModelInfo
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: ModelInfo(id="org/a", **answer))
+    with pytest.raises(InputError) as caught:
+        look_up(HubId("org/a"), "config.json")
+    assert caught.value.finding.code == "H407" and "does not answer as a Hub" in caught.value.finding.message
 
 
 # --- targets ------------------------------------------------------------------------------------------------
@@ -427,6 +461,13 @@ def test_every_way_of_reading_brings_the_tensor_first(tmp_path: Path) -> None:
     assert opening == ["reader.py"]
 
 
+def test_folders_of_a_target_are_kept_apart(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_ASSETS_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.utils._cache_assets.HF_ASSETS_CACHE", str(tmp_path), raising=False)
+    places = [_folder(HubId("org/run", "a" * 40, path)) for path in ("", "a/b", "a--b", "a b")]
+    assert len(set(places)) == 4 and all(place.is_relative_to(tmp_path) for place in places)
+
+
 def test_a_target_by_its_config_alone_and_one_without_safetensors(world: World) -> None:
     config = TARGET / "config.json"
     world.hub.create("org/pth", {"config.json": config, "consolidated.00.pth": b"all"})
@@ -524,6 +565,9 @@ def test_repositories_without_a_drafter(world: World) -> None:
         world.hub.create(name, files)
         refused(world("validate", name), "H408", f"no drafter in {name}", *words)
         assert world.hub.downloads() == [] or paths(world.hub.downloads()) == ["config.json"]
+    world.hub.create("org/folder", {"it's/config.json": config, "it's/training_state.pt": b"x"})
+    get = shlex.join(["hf", "download", "org/folder", "--local-dir", "drafter", "--include", "it's/*"])
+    refused(world("validate", "hf://org/folder/it's"), "H408", get)
     world.hub.create("org/two", {"config.json": config, "a.safetensors": weights, "b.safetensors": weights})
     refused(world("validate", "org/two"), "F108", "e.g. hf://org/two/a.safetensors")
     world.hub.create("org/odd", {"config.json": config, "drafter.safetensors": weights})

@@ -15,12 +15,18 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from converter import gate, seal
+from converter.errors import SendError
 from converter.findings import LEVELS, error
+from converter.hub.ids import HubId
+from converter.hub.upload import There, outgoing, send
+from converter.publish.push import Asked, Push
+from converter.publish.text import _where
 from converter.source import SIGNATURE
 from tests.hub_client import ROOT, Client, Done, World, environment_of, leaks, secret
 from tests.hub_server import Fault, Hub, Repository, files_of, hub_server
@@ -599,11 +605,29 @@ def test_a_card_that_the_hub_does_not_take(world: World, folder: Path) -> None:
 # --- the command line ---------------------------------------------------------------------------------------
 
 
-def test_it_asks_on_a_terminal(world: World, folder: Path, tmp_path: Path) -> None:
+def test_an_answer_of_another_shape_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list where the Hub gives an object."""
+    refusal = SimpleNamespace(status_code=400, json=lambda: ["errors"])
+    monkeypatch.setattr("huggingface_hub.utils.get_session", lambda: SimpleNamespace(post=lambda *_, **__: refusal))
+    to = HubId("org/name")
+    with pytest.raises(SendError) as caught:
+        send(There(to, "a" * 40, branch=True), [outgoing("README.md", b"# A")], [], "", False, False)
+    assert caught.value.finding.code == "H425"
+
+
+def test_what_is_said_of_where_it_goes() -> None:
+    to = HubId("org/name")
+    for private, words in ((True, "a private repository"), (False, "a public repository"), (None, "a repository")):
+        said = _where(Push(Asked(Path("out"), to), there=There(to, "a" * 40, branch=True, private=private)))
+        assert said == f"branch main of {words}"
+
+
+@pytest.mark.parametrize("answer", [b"n\n", b"\x04"], ids=["no", "the end"])
+def test_it_asks_on_a_terminal(world: World, folder: Path, tmp_path: Path, answer: bytes) -> None:
     done = world("push", folder, "org/asked", token=OWNER)
     assert done.code == 2 and "add --yes" in done.stderr and world.hub.asked == []
     ours, theirs = pty.openpty()
-    os.write(ours, b"n\n")
+    os.write(ours, answer)
     environment = environment_of(tmp_path / "home", HF_ENDPOINT=world.hub.url, HF_TOKEN=OWNER)
     words = [sys.executable, "-m", "converter", "push", str(folder), "org/asked"]
     done = subprocess.run(words, env=environment, cwd=ROOT, stdin=theirs, capture_output=True, text=True, check=False)

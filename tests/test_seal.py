@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -144,6 +145,19 @@ def test_the_token_is_not_written_down(tmp_path: Path, monkeypatch: pytest.Monke
     text = (tmp_path / TOKEN / seal.NAME).read_text()
     assert TOKEN not in text and f"{tmp_path}/in-***" in json.loads(text)["command"]
     assert TOKEN not in str(json.loads(done.stdout)["command"])
+
+
+def test_a_user_without_a_home_has_no_token_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs as an id which its passwd does not list."""
+
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    for name in ("HOME", "HF_HOME", "HF_TOKEN_PATH", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert masked([TOKEN, "drafter"]) == ["***", "drafter"]
 
 
 def test_what_is_masked_and_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +316,9 @@ def test_rules_that_changed_since(folder: Path) -> None:
         ("engines/sglang.yaml", "engines/vllm.yaml", "recognition.yaml", "dialects/gone.yaml"), "0" * 64
     )
     mine = {"engines/mine (--mapping)": "1" * 64}
-    found = verified(edited(folder, lambda d: d["rules"].update(other, **mine)))
+    moved = edited(folder, lambda d: d["rules"].update(other, **mine)).rename(folder.parent / "my out")
+    found = verified(moved)
+    assert shlex.quote(str(moved)) in found["findings"][0]["fix"][0]
     assert found["rules_changed"] == ["dialects/gone.yaml", "engines/sglang.yaml", "recognition.yaml"]
     assert codes(found) == ["H417"] and found["in_order"] and found["findings"][0]["severity"] == "note"
 

@@ -6,6 +6,7 @@ import base64
 import errno
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -271,6 +272,12 @@ def test_keys_that_cannot_be_used(tmp_path: Path, signed: Path, keys: Keys) -> N
         done = verify(signed, key, "--json")
         found = json.loads(done.stdout)["findings"]
         assert done.returncode == 3 and [f["code"] for f in found] == ["H418"] and words in found[0]["found"]
+    # What is to be typed is what a shell takes.
+    (tmp_path / "my keys").mkdir()
+    other_way = shutil.copy(keys.private, tmp_path / "my keys" / "key.pem")
+    done = verify(signed, Path(other_way), "--json")
+    words = ["openssl", "ec", "-in", str(other_way), "-pubout", "-out", "key.pub"]
+    assert json.loads(done.stdout)["findings"][0]["fix"] == [shlex.join(words)]
     # Before any work: that IN is not there would be said first otherwise.
     done = eagle3("convert", tmp_path / "no-drafter", tmp_path / "out", "--sign", tmp_path / "nothing.pem")
     assert "H418" in done.stderr and "F100" not in done.stderr

@@ -308,6 +308,13 @@ def test_a_package_that_differs(tmp_path: Path) -> None:
     assert sum(document["counts"].values()) == len(document["entries"])
 
 
+def test_what_a_package_says_steers_no_terminal(tmp_path: Path) -> None:
+    folder = tmp_path / "a\x1b[31mb"
+    folder.mkdir()
+    done = checked("--wheel", wheel(folder))
+    assert "\\u001b[31m" in done.stdout and "\x1b" not in done.stdout
+
+
 def test_an_unknown_release_is_compared_with_the_nearest(tmp_path: Path) -> None:
     done = checked("--wheel", wheel(tmp_path, release="0.6.0.dev3"))
     assert done.returncode == 1

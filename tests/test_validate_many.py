@@ -266,8 +266,9 @@ def test_results_keep_their_order_and_a_dead_worker_costs_only_its_own(tmp_path:
     assert done.stdout.strip() == "[0, 1, (2, -9), 9, 16, 25, 36]"
 
 
-def test_an_interrupted_command_leaves_no_process_and_no_words(tmp_path: Path) -> None:
-    """Ctrl-C on a terminal reaches the workers, too; a signal to the parent alone does not."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_an_interrupted_command_leaves_no_process_and_no_words(number: signal.Signals) -> None:
+    """Ctrl-C on a terminal, and its end, reach the workers, too; a signal to the parent alone does not."""
     code = "import converter.pipeline, time, sys; converter.pipeline.validate = lambda *a: time.sleep(60)\n"
     code += "import converter.accepting; converter.accepting.validate = converter.pipeline.validate\n"
     code += "import converter.workers; converter.workers.cores = lambda: 2\n"
@@ -284,7 +285,7 @@ def test_an_interrupted_command_leaves_no_process_and_no_words(tmp_path: Path) -
         time.sleep(0.05)
     else:
         pytest.fail("no workers")
-    os.killpg(running.pid, signal.SIGINT)
+    os.killpg(running.pid, number)
     try:
         out, err = running.communicate(timeout=30)
     finally:

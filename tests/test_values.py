@@ -12,7 +12,7 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import save_file
 
-from converter.checkpoint import finite
+from converter.checkpoint import finite, reader
 from converter.checkpoint.reader import open_checkpoint
 from converter.checks.fresh import start_of
 from converter.cli import validate_command
@@ -282,7 +282,7 @@ EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, tor
 
 
 def test_all_bit_patterns_are_read_rightly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finite, "_BLOCK", 1 << 12)
+    monkeypatch.setattr(reader, "BLOCK", 1 << 12)
     monkeypatch.setattr(finite, "_RUN", 1 << 14)
     short = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
     tensors = {str(d): short.clone().view(d) for d in (torch.bfloat16, torch.float16)}

@@ -11,10 +11,8 @@ from queue import SimpleQueue
 
 from converter.checkpoint.finite import count_not_finite
 from converter.checkpoint.header import TensorInfo
-from converter.checkpoint.reader import preadinto
+from converter.checkpoint.reader import BLOCK, fill
 from converter.signals import unbroken
-
-_BLOCK = 1 << 20  # bytes digested at once: small enough for a core's cache, a multiple of every element's size
 
 
 class Digester:
@@ -40,14 +38,17 @@ class Digester:
 
     @property
     def sha256(self) -> str:
+        """In hex, of all bytes, once `finish` has returned."""
         return self._whole.sha256.hexdigest()
 
     @property
     def xxh3(self) -> Mapping[str, str]:
+        """XXH3-128 in hex of each tensor's bytes, once `finish` has returned."""
         return self._tensors.xxh3
 
     @property
     def not_finite(self) -> Mapping[str, int]:
+        """Tensor -> how many of its values are NaN or infinite, where any are; once `finish` has returned."""
         return self._tensors.not_finite
 
     def advance(self, count: int) -> None:
@@ -109,15 +110,11 @@ class _Follower(threading.Thread):
     def _blocks(self, fd: int, position: int, end: int, buffer: memoryview) -> Iterator[memoryview]:
         """Bytes position..end-1 in blocks, each as soon as it is written; fewer where the writing is given up."""
         while position < end:
-            block = buffer[: min(_BLOCK, end - position)]
+            block = buffer[: min(BLOCK, end - position)]
             if not self._wait_for(position + len(block)):
                 return
-            got = 0
-            while got < len(block):
-                step = preadinto(fd, block[got:], position + got)
-                if step == 0:
-                    raise OSError(errno.EIO, "the written file is shorter than what was written", str(self._path))
-                got += step
+            if not fill(fd, block, position):
+                raise OSError(errno.EIO, "the written file is shorter than what was written", str(self._path))
             yield block
             position += len(block)
 
@@ -129,7 +126,7 @@ class _Whole(_Follower):
         self.sha256 = hashlib.sha256()
 
     def _follow(self, fd: int) -> None:
-        for block in self._blocks(fd, 0, self._size, memoryview(bytearray(_BLOCK))):
+        for block in self._blocks(fd, 0, self._size, memoryview(bytearray(BLOCK))):
             self.sha256.update(block)
 
 
@@ -144,7 +141,7 @@ class _Tensors(_Follower):
     def _follow(self, fd: int) -> None:
         import xxhash
 
-        buffer, position = memoryview(bytearray(_BLOCK)), self._start
+        buffer, position = memoryview(bytearray(BLOCK)), self._start
         for name, info in self._infos.items():
             fast, bad, end = xxhash.xxh3_128(), 0, position + info.nbytes
             for block in self._blocks(fd, position, end, buffer):

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from converter.checkpoint.reader import Checkpoint, StoredTensor, preadinto
+from converter.checkpoint.reader import Checkpoint, StoredTensor
 from converter.threads import in_threads
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_BLOCK = 1 << 20  # bytes looked at together: small enough for a core's cache, a multiple of every element's size
 _RUN = 64 << 20  # bytes that one thread takes at a time
 _THREADS = min(4, os.cpu_count() or 1)  # more do not read faster
 
@@ -117,7 +116,7 @@ def _run(checkpoint: Checkpoint, stored: StoredTensor, start: int, for_fp16: boo
 
     dtype, total = stored.info.dtype, Scanned()
     width = np.dtype(_NO_NUMBERS[dtype][0]).itemsize
-    for position, block in _blocks(checkpoint, stored, start, min(start + _RUN, stored.info.nbytes)):
+    for position, block in checkpoint.blocks(stored, start, min(start + _RUN, stored.info.nbytes)):
         bad = _not_finite(block, dtype)
         count = int(np.count_nonzero(bad))
         here = Scanned(count, position // width + int(bad.argmax()) if count else None)
@@ -136,19 +135,3 @@ def _beyond(block: memoryview, dtype: str, here: Scanned, position: int) -> Scan
     under = int(np.count_nonzero(bits <= zero)) - int(np.count_nonzero(bits == 0))
     count = int(np.count_nonzero(over))
     return Scanned(here.not_finite, here.first, count, under, position + int(over.argmax()) if count else None)
-
-
-def _blocks(checkpoint: Checkpoint, stored: StoredTensor, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
-    """Bytes start..end-1 of a tensor, with the place where each block begins."""
-    buffer = memoryview(bytearray(min(_BLOCK, end - start)))
-    with checkpoint.opened(stored) as file:
-        while start < end:
-            block = buffer[: min(len(buffer), end - start)]
-            got = 0
-            while got < len(block):
-                step = preadinto(file.fileno(), block[got:], stored.offset + start + got)
-                if step == 0:
-                    raise checkpoint.changed(stored.file)
-                got += step
-            yield start, block
-            start += len(block)

@@ -62,6 +62,8 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Header:
+    """The tensors by name, in the order of the JSON; `__metadata__`; the byte of the file at which tensors begin."""
+
     tensors: Mapping[str, TensorInfo]
     metadata: Mapping[str, str]
     data_start: int

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from converter.checkpoint.header import read_header
-from converter.checkpoint.jsonfile import unreadable
-from converter.errors import InputError
-from converter.findings import error
-
-_BLOCK = 1 << 20  # bytes digested at once: small enough for a core's cache
+from converter.checkpoint.reader import Checkpoint
 
 
 def tensor_digests(path: Path) -> dict[str, str]:
@@ -18,22 +13,10 @@ def tensor_digests(path: Path) -> dict[str, str]:
     """
     import xxhash
 
-    header, found = read_header(path), {}
-    block = memoryview(bytearray(_BLOCK))
-    try:
-        with path.open("rb", buffering=0) as file:
-            for name, info in header.tensors.items():
-                fast, left = xxhash.xxh3_128(), info.nbytes
-                file.seek(header.data_start + info.start)
-                while left:
-                    got = file.readinto(block[: min(_BLOCK, left)])
-                    if not got:
-                        raise InputError(
-                            error("F109", f"{path.name} became shorter while it was read", where=str(path))
-                        )
-                    fast.update(block[:got])
-                    left -= got
-                found[name] = fast.hexdigest()
-    except OSError as problem:
-        raise unreadable(path, problem) from problem
+    checkpoint, found = Checkpoint([path], sharded=False), {}
+    for name, stored in checkpoint.tensors.items():
+        fast = xxhash.xxh3_128()
+        for _, block in checkpoint.blocks(stored, 0, stored.info.nbytes):
+            fast.update(block)
+        found[name] = fast.hexdigest()
     return found

@@ -17,7 +17,7 @@ from converter.errors import InputError
 from converter.findings import error
 
 MAX_BYTES = 64_000_000  # an index of a million tensors is about this long
-DEEPEST = 100  # objects and lists within each other; configs have about 5, and serde_json, which engines use, takes 127
+_DEEPEST = 100  # objects and lists within each other; configs have about 5, and serde_json, of engines, takes 127
 _LONGEST_KEY = 4096  # characters; the longest names of tensors and of tokens have some hundred
 _LONGEST_TEXT = 20_000  # characters of a value in a config or a seal: it is told to people
 _TEMPLATE = "chat_template"  # some configs hold it; those of models with tools have more, and nobody is told them
@@ -79,6 +79,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def unreadable(path: Path, problem: OSError) -> InputError:
+    """F100: what to raise where a file cannot be read."""
     return InputError(error("F100", f"cannot read {path}: {problem.strerror or problem}", where=str(path)))
 
 
@@ -113,7 +114,7 @@ def parse(text: bytes) -> Any:
             parse_float=_finite,
             parse_int=_integer,
         )
-        if _deeper(document, DEEPEST):  # whoever walks it may call itself
+        if _deeper(document, _DEEPEST):  # whoever walks it may call itself
             raise ValueError("it is nested too deeply")
         if _SURROGATE.search(text):  # half a pair is no character and could not be written out again
             json.dumps(document, ensure_ascii=False).encode()
@@ -123,7 +124,7 @@ def parse(text: bytes) -> Any:
 
 
 def dumped(document: Any) -> str:
-    """JSON that any strict parser reads: bytes of names that are no text (PEP 383) are written as \\udcff is said."""
+    """JSON that any strict parser reads: bytes of names that are no text (PEP 383) become the characters \\udcff."""
     text = json.dumps(document, indent=2)
     if _SURROGATE.search(text.encode()):
         text = json.dumps(in_text(document), indent=2)
@@ -131,7 +132,7 @@ def dumped(document: Any) -> str:
 
 
 def in_text(value: Any) -> Any:
-    """The same with such bytes as `dumped` writes them."""
+    """A JSON value with such bytes as `dumped` writes them."""
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, Mapping):
@@ -156,6 +157,7 @@ def _deeper(document: Any, depth: int) -> bool:
 
 
 def shortened(text: str) -> str:
+    """The first 300 characters of what a stranger wrote."""
     return text if len(text) <= _MAX_MESSAGE else text[:_MAX_MESSAGE] + "..."
 
 

@@ -17,7 +17,8 @@ STAGING = ".eagle3-staging-"  # a folder that is being written
 OLD = ".eagle3-old-"  # a folder that was moved aside
 WRITING = ".eagle3-writing-"  # a file that is being written
 _TOKEN = 6  # random bytes of a hidden name
-_HIDDEN = re.compile(rf"\..*({STAGING}|{OLD}|{WRITING})[0-9a-f]{{{2 * _TOKEN}}}".replace(".eagle3", r"\.eagle3"), re.S)
+_KINDS = "|".join(map(re.escape, (STAGING, OLD, WRITING)))
+_HIDDEN = re.compile(rf"\..*({_KINDS})[0-9a-f]{{{2 * _TOKEN}}}", re.S)
 
 
 class Held(Exception):
@@ -30,6 +31,7 @@ def hidden_name(path: Path, kind: str) -> str:
 
 
 def is_hidden(name: str) -> bool:
+    """Whether it is one of these names, beside whatever file."""
     return _HIDDEN.fullmatch(name) is not None
 
 
@@ -68,7 +70,8 @@ def remove_if_left(path: Path) -> None:
 
 
 def lock(path: Path) -> int | None:
-    """An exclusive lock on a folder or file, released by the kernel when its holder dies; raises Held.
+    """An exclusive lock on a folder or file, released by the kernel when its holder dies. Raises Held, and OSError
+    where it cannot be opened.
 
     None on Windows and on file systems that have no such locks (NFS): there, what other runs left stays.
     """
@@ -91,6 +94,7 @@ def lock(path: Path) -> int | None:
 
 
 def unlock(held: int | None) -> None:
+    """Let go of what `lock` returned."""
     if held is not None:
         os.close(held)
 

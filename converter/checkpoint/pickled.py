@@ -44,7 +44,8 @@ def find_pickles(path: Path) -> list[Path]:
         files = sorted({str(v) for v in weight_map.values()}) if isinstance(weight_map, dict) else []
         if files and all(Path(f).name == f and (path / f).is_file() for f in files):
             return [path / f for f in files]
-        raise InputError(error("F108", f"{INDEX} names files that are not there", where=str(index)))
+        fix = ("download the folder again, whole",)
+        raise InputError(error("F108", f"{INDEX} names files that are not there", where=str(index), fix=fix))
     usual = [path / name for name in _NAMES if (path / name).is_file()]
     return usual[:1]
 
@@ -52,10 +53,12 @@ def find_pickles(path: Path) -> list[Path]:
 def open_pickles(files: list[Path]) -> Checkpoint:
     """Read the files into a checkpoint that lives until the process ends.
 
-    Raises UsageError without torch, InputError F101 (no PyTorch file), F107 (no tensors), F114 (more than tensors).
+    Raises UsageError without torch, what `load_pickle` raises, and InputError: F104 a name that is no text, F105 a
+    dtype or layout that safetensors has not, F107 no tensors, F114 more than one set of them.
     """
     if importlib.util.find_spec("torch") is None:
-        raise UsageError(f"{files[0].name} needs torch to be read, which is not installed:  pip install torch")
+        install = "pip install 'eagle3-convert[torch]'"
+        raise UsageError(f"{files[0].name} needs torch to be read, which is not installed:  {install}")
     tensors: dict[str, Tensor] = {}
     for file in files:
         tensors |= dict(_tensors(file, load_pickle(file)))

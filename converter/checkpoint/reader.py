@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
+BLOCK = 1 << 20  # bytes looked at together: small enough for a core's cache, a multiple of every element's size
 _PART = 2 << 20  # bytes of rows that `parts` reads at once: what is made of them is still in a core's cache
 
 # How numpy holds each dtype; 8- and 16-bit floats that numpy lacks are held as their bits.
@@ -94,8 +95,7 @@ class Checkpoint:
         self.sharded = sharded
         self.metadata: dict[str, Mapping[str, str]] = {}
         self.tensors: dict[str, StoredTensor] = {}
-        self._stamps = {}
-        self._whole: Checkpoint | None = None
+        self._stamps: dict[Path, Stamp] = {}
         for file in files:
             self._stamps[file] = Stamp.of(file)
             header = read_header(file)
@@ -114,8 +114,7 @@ class Checkpoint:
 
     def cut(self, runs: Mapping[str, Sequence[int]]) -> Checkpoint:
         """The same checkpoint with tensors cut into runs of rows (name -> rows of each run), which take their place."""
-        other = copy.copy(self)
-        other._whole = self  # which a temporary file may live as long as
+        other = copy.copy(self)  # with what keeps a temporary file, where that is what is read
         other.tensors = {}
         for stored in self.tensors.values():
             parts, first = [], 0
@@ -201,6 +200,19 @@ class Checkpoint:
                 yield file
         except OSError as problem:
             raise unreadable(tensor.file, problem) from problem
+
+    def blocks(self, tensor: StoredTensor, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
+        """Bytes start..end-1 of `tensor` in blocks of a megabyte at most, each with the place where it begins and valid
+        until the next. Raises InputError F100 and F109.
+        """
+        buffer = memoryview(bytearray(min(BLOCK, end - start)))
+        with self.opened(tensor) as file:
+            while start < end:
+                block = buffer[: min(len(buffer), end - start)]
+                if not fill(file.fileno(), block, tensor.offset + start):
+                    raise self.changed(tensor.file)
+                yield start, block
+                start += len(block)
 
     def _span(self, tensor: StoredTensor, start: int, size: int) -> NDArray[np.generic]:
         import numpy as np
@@ -305,15 +317,17 @@ def two_forms(folder: str, single: str) -> InputError:
 
 
 def _refuse_lone_shard(file: Path) -> None:
-    """One file named as the first of several is a part of a checkpoint."""
+    """One file that is named as one of several is a part of a checkpoint."""
     part = re.search(r"-([0-9]{5})-of-([0-9]{5})\.safetensors$", file.name)
     if part and part[2] != "00001":
+        whole = (file.parent / INDEX).is_file()
+        missing = "" if whole else f", and the others and {INDEX} are not there"
         raise InputError(
             error(
                 "F108",
-                f"{file.name} is one of {int(part[2])} shards, and the others and {INDEX} are not there",
+                f"{file.name} is one of {int(part[2])} shards{missing}",
                 where=str(file.parent),
-                fix=("download the folder again, whole",),
+                fix=(f"name the folder: {file.parent}" if whole else "download the folder again, whole",),
             )
         )
 
@@ -401,3 +415,14 @@ def preadinto(fd: int, buffer: memoryview, offset: int) -> int:
     data = os.read(fd, len(buffer))
     buffer[: len(data)] = data
     return len(data)
+
+
+def fill(fd: int, buffer: memoryview, offset: int) -> bool:
+    """Read the file's bytes from `offset` on into all of `buffer`; False where the file ends before. Raises OSError."""
+    got = 0
+    while got < len(buffer):
+        step = preadinto(fd, buffer[got:], offset + got)
+        if step == 0:
+            return False
+        got += step
+    return True

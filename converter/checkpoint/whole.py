@@ -34,9 +34,14 @@ def write_whole(path: Path, data: str | Iterable[bytes | memoryview]) -> None:
 
 
 @contextmanager
-def replacing(place: Path) -> Iterator[Path]:
-    """An empty file beside `place`, no link, which takes its place at the end of the block, or goes. Raises OSError."""
-    mode = _mode(place)
+def replacing(place: Path, mode: int | None = None) -> Iterator[Path]:
+    """An empty file beside `place`, no link, which takes its place at the end of the block, or goes. Raises OSError.
+
+    mode  its permissions; None: those of the file that is there, or a new file's
+    """
+    before = _mode(place)
+    if mode is None and before is not None:
+        mode = stat.S_IMODE(before)
     begun: list[tuple[Path, int | None]] = []
     try:
         with unbroken():
@@ -48,7 +53,7 @@ def replacing(place: Path) -> Iterator[Path]:
         with unbroken():
             sync(staged)
             if mode is not None:
-                staged.chmod(stat.S_IMODE(mode))
+                staged.chmod(mode)
             staged.replace(place)
     finally:
         with unbroken():

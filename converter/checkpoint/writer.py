@@ -18,8 +18,6 @@ from converter.checkpoint.digest import Digester
 from converter.checkpoint.header import TensorInfo, build_header, nbytes_of
 from converter.checkpoint.jsonfile import unreadable
 from converter.checkpoint.reader import Checkpoint, Stamp, StoredTensor, preadinto
-from converter.errors import InputError
-from converter.findings import error
 
 if TYPE_CHECKING:
     import numpy as np
@@ -192,7 +190,7 @@ def _copy(
                 del ways[0]
                 continue
             if moved == 0:
-                raise InputError(error("F109", f"{source.name} became shorter while it was read", where=str(source)))
+                raise Checkpoint.changed(source)
             offset += moved
             _start_writeback(out)
             progress(moved)

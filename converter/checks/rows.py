@@ -16,7 +16,7 @@ from converter.checks.sampling import spread
 from converter.drafter.drafter import Embedding
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.vocab import VocabularyMap
-from converter.findings import Finding, error, warning
+from converter.findings import CAPTURE, Finding, error, warning
 from converter.target_weights import RowTable
 from converter.transforms import as_float32, rounded
 
@@ -130,7 +130,7 @@ def _another_s(name: str, likeness: Likeness, table: RowTable) -> Finding:
         found=f"{likeness.equal} of {likeness.compared} rows equal, mean cosine {likeness.cosine:.3f}",
         expected=f"all, in {table.name} of the target that it was trained for",
         why="it was trained for another fine-tune of this model, whose states and answers are others",
-        fix=("give the target that it was trained for, or measure on a sample: eagle3 sample --target TARGET",),
+        fix=(f"give the target that it was trained for, or measure on a sample: {CAPTURE}",),
     )
 
 

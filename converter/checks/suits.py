@@ -11,7 +11,7 @@ from converter.checks.obstacles import CODES, FLAGGED, OTHER, faults
 from converter.drafter.drafter import Embedding
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
-from converter.findings import Finding
+from converter.findings import CONVERT, Finding
 from converter.rules import loading
 from converter.rules.loading import known_releases
 from converter.rules.releases import all_releases, plugin_for, span
@@ -102,7 +102,7 @@ def _works_in(engine: str, releases: Sequence[str], how: str = "", option: str =
     rules = loading.load("engines", engine)
     perhaps = "" if rules["proved"] else " (unverified)"
     where = f"{rules['title']} {span(engine, releases)}{how}{perhaps}"
-    return f"works in {where}:  eagle3-convert IN OUT --engine {choice}{option}"
+    return f"works in {where}:  {CONVERT} --engine {choice}{option}"
 
 
 def with_fixes(findings: Sequence[Finding], spec: DrafterSpec, target: Target, embedding: Embedding) -> list[Finding]:

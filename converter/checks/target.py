@@ -9,7 +9,7 @@ from pathlib import Path
 from converter.drafter.drafter import Provenance
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
-from converter.findings import Finding, error, note, warning
+from converter.findings import CAPTURE, Finding, error, note, warning
 
 
 def check_target(spec: DrafterSpec, provenance: Provenance, target: Target) -> Iterator[Finding]:
@@ -43,7 +43,7 @@ def check_target(spec: DrafterSpec, provenance: Provenance, target: Target) -> I
             f"the drafter was trained for a {trained_for}, the target is a {target.architecture}",
             where=target.where,
             why="a drafter fits the states of the model that it was trained on; another class is often another model",
-            fix=("give the target that it was trained for, or measure on a sample: eagle3 sample --target TARGET",),
+            fix=(f"give the target that it was trained for, or measure on a sample: {CAPTURE}",),
         )
     if _another_model(provenance.target_name, _repository(target)):
         yield warning(
@@ -51,7 +51,7 @@ def check_target(spec: DrafterSpec, provenance: Provenance, target: Target) -> I
             f"the drafter was trained for {provenance.target_name}, the target is {_repository(target)}",
             where=target.where,
             why="another fine-tune of the same model has other states and answers; acceptance falls by as much",
-            fix=("give the target that it was trained for, or measure on a sample: eagle3 sample --target TARGET",),
+            fix=(f"give the target that it was trained for, or measure on a sample: {CAPTURE}",),
         )
     if target.rotated:
         yield warning(
@@ -59,7 +59,7 @@ def check_target(spec: DrafterSpec, provenance: Provenance, target: Target) -> I
             "the target was rotated for quantisation, its hidden states with it",
             where=f"quantization_config.transform_config in {target.where}",
             why="a drafter that was trained on the original's states is fed with others: next to nothing is accepted",
-            fix=("train on the rotated target's own states, or measure: eagle3 sample --target TARGET",),
+            fix=(f"train on the rotated target's own states, or measure: {CAPTURE}",),
         )
     if target.rope is not None and target.rope != spec.rope:
         yield note(

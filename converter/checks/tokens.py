@@ -9,7 +9,7 @@ from converter.checkpoint.paths import real
 from converter.drafter.spec import DrafterSpec
 from converter.drafter.target import Target
 from converter.drafter.vocab import VocabularyMap
-from converter.findings import Finding, note, warning
+from converter.findings import CAPTURE, Finding, note, warning
 from converter.tokenizer import VOCABULARY, Tokenizer, read_tokenizer
 
 _SHOWN = 3  # tokens named in a finding
@@ -58,7 +58,7 @@ def _other_template(ours: Tokenizer, theirs: Tokenizer) -> Iterator[Finding]:
             where=ours.template_in,
             found=f"{len(ours.template):,} characters; the target's {theirs.template_in} has {len(theirs.template):,}",
             why="if it was trained on chats laid out so, it is less often right on those that are served",
-            fix=("compare the two, and measure on a sample of the target's own: eagle3 sample --target TARGET",),
+            fix=(f"compare the two, and measure on a sample of the target's own: {CAPTURE}",),
         )
 
 

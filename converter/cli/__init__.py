@@ -95,7 +95,7 @@ def convert_command(
     def then(report: Report) -> int:
         return push_output(asked[0], options) if asked and report.outcome == "converted" else 0
 
-    show.run(run, "converted", then)
+    show.run(run, then)
 
 
 @eagle3.command("validate", context_settings=CONTEXT, short_help="Say which engines can serve a drafter.")
@@ -142,7 +142,7 @@ def validate_command(
         show.written = _renew(accepted, [report.held] if report.held is not None else [])
         return report
 
-    show.run(run, "validated")
+    show.run(run)
 
 
 def _validate_several(options: dict[str, Any], **more: Any) -> NoReturn:
@@ -159,7 +159,7 @@ def _validate_several(options: dict[str, Any], **more: Any) -> NoReturn:
         show.written = _renew(accepted, held_of(found))
         return found
 
-    show.run(run, "several")
+    show.run(run)
 
 
 def _baseline(options: dict[str, Any]) -> Baseline | None:

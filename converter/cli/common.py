@@ -33,6 +33,7 @@ def open_streams() -> None:
 
 
 def fail(code: int, message: str) -> NoReturn:
+    """End the command with one line on stderr and an exit code."""
     try:
         click.echo(f"error  {clean(message)}", err=True)
     except OSError:  # then the exit code alone says it
@@ -84,6 +85,7 @@ def say_failure(problem: Eagle3Error, as_json: bool = False, printer: Printer | 
 
 
 def say_json(document: Any) -> None:
+    """The document on stdout, as any strict parser reads it."""
     from converter.checkpoint.jsonfile import dumped
 
     with reader_may_leave():

@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
 
 from converter.cli.common import CONTEXT, VERSION, reader_may_leave, run_work, say_json
+from converter.cli.options import with_options
 
-_PATH = click.Path(path_type=Path)
-
-
-def _shared(command: Callable[..., None]) -> Callable[..., None]:
-    for option in (
-        click.option("-v", "--verbose", is_flag=True, help="Show everything that is otherwise counted."),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-        click.option(
-            "--mapping", "mappings", multiple=True, type=_PATH, metavar="FILE", help="Rules of your own, as in convert."
-        ),
-        click.option(
-            "--target-arch", default="", metavar="CLASS", help="The target's class where no --target is at hand."
-        ),
-        click.option(
-            "--target",
-            type=_PATH,
-            metavar="PATH_OR_ID",
-            help="The model it drafts for: its folder, its config.json, or org/name[@revision] on the Hub.",
-        ),
-    ):
-        command = option(command)
-    return command
+_shared = with_options("target", "target-arch", "mapping", "json", "verbose")
 
 
 @click.command("inspect", context_settings=CONTEXT, short_help="Tell what a drafter is.")

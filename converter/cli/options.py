@@ -85,26 +85,16 @@ def with_options(
 
 
 COMMON = (
-    *(
-        "dialect",
-        "target",
-        "target-arch",
-        "aux",
-        "set",
-        "sample",
-        "sample-points",
-        "positions",
-        "prove",
-        "steps",
-        "device",
-        "min-accuracy",
-    ),
-    *("mapping", "allow", "allow-plugin", "strict"),
-)
+    "dialect", "target", "target-arch", "aux", "set", "sample", "sample-points", "positions", "prove", "steps",
+    "device", "min-accuracy", "mapping", "allow", "allow-plugin", "strict",
+)  # fmt: skip
 OUTPUT = ("report", "json", "verbose", "quiet")
 
 
 def request_of(options: dict[str, Any], find_wiring: bool = False, **more: Any) -> Request:
+    """The request that the options of a command make, those of `with_options` among them; `more` are fields of it. The
+    rules of --mapping are in use from here on. Raises UsageError and RulesError.
+    """
     from converter.drafter.points import parse_points
     from converter.errors import UsageError
     from converter.rules import loading
@@ -113,7 +103,6 @@ def request_of(options: dict[str, Any], find_wiring: bool = False, **more: Any) 
     for path in options["mappings"]:
         loading.add(path)
 
-    options["allow"] = allowed(options["allow"])
     if options["min_accuracy"] != options["min_accuracy"]:  # NaN
         raise UsageError("--min-accuracy: expected a number from 0 to 1")
     points = {
@@ -140,7 +129,7 @@ def request_of(options: dict[str, Any], find_wiring: bool = False, **more: Any) 
             device=options["device"],
             min_accuracy=options["min_accuracy"],
         ),
-        allow=options["allow"],
+        allow=allowed(options["allow"]),
         allow_plugin=options["allow_plugin"],
         strict=options["strict"],
         command=_command(),

@@ -14,6 +14,7 @@ from converter.cli.common import CONTEXT, VERSION
 from converter.cli.options import COMMON, allowed, request_of, with_options
 from converter.cli.show import Show
 from converter.findings import LEVELS, Level
+from converter.report.words import clean
 
 if TYPE_CHECKING:
     from converter.hub.ids import HubId
@@ -59,7 +60,7 @@ def push_command(folder: Path, repo: str, revision: str, yes: bool, message: str
             checked = _checked(folder, options, told)
         return show.push(asked, checked, ask=not yes)
 
-    show.run(run, "")
+    show.run(run)
 
 
 def push_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -109,12 +110,13 @@ def push_output(asked: Asked, options: dict[str, Any]) -> int:
     # The report of the conversion is all that goes to stdout as JSON.
     show = _ShowPush({**options, "source": asked.folder, "report_file": None}, after=True)
     try:
-        show.run(lambda: show.push(asked, None, ask=False), "")
+        show.run(lambda: show.push(asked, None, ask=False))
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
         if code:
             words = ["eagle3", "push", str(asked.folder), str(asked.to), *_words(asked)]
-            click.echo(f"\n{asked.folder} is written, and whole. To push it later:\n  {shlex.join(words)}", err=True)
+            later = f"\n{asked.folder} is written, and whole. To push it later:\n  {shlex.join(words)}"
+            click.echo(clean(later), err=True)
         return code
 
 
@@ -180,15 +182,24 @@ def _checked(folder: Path, options: dict[str, Any], told: Callable[[str], None])
     return validate(request, told)
 
 
+def _confirmed() -> bool:
+    try:
+        return click.confirm("\nPush it?", err=True)
+    except click.Abort:  # Ctrl-C, or the end of what is typed
+        click.echo(err=True)
+        return False
+
+
 class _ShowPush(Show):
     """Shows what will go, asks, and shows what became of it."""
-
-    _interrupted = "interrupted; the branch is as it was, or has all of it"
 
     def __init__(self, options: dict[str, Any], after: bool = False) -> None:
         super().__init__(options)
         self._aside = self._as_json  # what is printed as text goes to stderr
         self._as_json = self._as_json and not after
+
+    def _interrupted(self) -> str:
+        return "interrupted; the branch is as it was, or has all of it"
 
     def push(self, asked: Asked, checked: Report | None, ask: bool) -> Push:
         from converter.publish import push as pushing
@@ -200,7 +211,7 @@ class _ShowPush(Show):
         if push.outcome == "planned":
             if ask or not self._quiet:
                 self._printer().planned(push)
-            if ask and not click.confirm("\nPush it?", err=True):
+            if ask and not _confirmed():
                 click.echo("not pushed; nothing was sent", err=True)
                 sys.exit(130)
             pushing.carry_out(push)
@@ -216,7 +227,7 @@ class _ShowPush(Show):
 
         return PushPrinter(sys.stderr, self._verbose)
 
-    def _print(self, report: Push, method: str) -> None:
+    def _print(self, report: Push) -> None:
         getattr(self._printer(), report.outcome)(report)
 
     def _document(self, report: Push) -> dict[str, Any]:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from converter.cli.common import CONTEXT, fail
-from converter.signals import interruptible
+from converter.cli.common import CONTEXT, fail, run_work
 
 
 @click.command("report", context_settings=CONTEXT, short_help="Lay out a JSON report as a page or Markdown.")
@@ -18,8 +17,7 @@ def report_command(file: Path, out: Path) -> None:
     """Lay out a JSON report (of --report or --json), of one drafter or of several, as a page or as Markdown."""
     from converter.checkpoint.jsonfile import read_object
     from converter.checkpoint.paths import real
-    from converter.checkpoint.whole import write_whole
-    from converter.errors import Eagle3Error
+    from converter.checkpoint.whole import write_output
     from converter.report.files import LAYOUTS
     from converter.report.several import SCHEMA
     from converter.rules.schema import check
@@ -28,21 +26,16 @@ def report_command(file: Path, out: Path) -> None:
         fail(2, f"-o {out}: reports are written as {', '.join(LAYOUTS)}")
     if real(out) == real(file):
         fail(2, f"-o {out}: this file is what is read")
-    try:
+
+    def work() -> None:
         document = read_object(file, pipe=True)
-    except Eagle3Error as problem:
-        fail(problem.exit_code, str(problem))
-    wrong = check(document, "reports" if document.get("schema") == SCHEMA else "report")
-    if wrong:
-        fail(3, f"{file} is no report of eagle3-convert: {wrong[0]}")
-    try:
-        text = LAYOUTS[out.suffix](document)
-    except (LookupError, TypeError, ValueError, ArithmeticError):
-        fail(3, f"{file} is no report of eagle3-convert: its parts do not fit each other")
-    try:
-        with interruptible():
-            write_whole(out, text)
-    except KeyboardInterrupt:
-        fail(130, f"interrupted; {out} is whole: as it was before, or new")
-    except OSError as problem:
-        fail(4, f"cannot write {out}: {problem.strerror}")
+        wrong = check(document, "reports" if document.get("schema") == SCHEMA else "report")
+        if wrong:
+            fail(3, f"{file} is no report of eagle3-convert: {wrong[0]}")
+        try:
+            text = LAYOUTS[out.suffix](document)
+        except (LookupError, TypeError, ValueError, ArithmeticError):
+            fail(3, f"{file} is no report of eagle3-convert: its parts do not fit each other")
+        write_output(out, text)
+
+    run_work(work)

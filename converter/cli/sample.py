@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from converter.cli.common import CONTEXT, VERSION, fail, failure_of, say_failure
+from converter.report.words import clean
 from converter.signals import interruptible
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ class _Show:
 
     def _line(self, text: str) -> None:
         if not self._quiet:
-            click.echo(text)
+            click.echo(clean(text))
 
     @contextmanager
     def _bar(self, label: str, total: int, done: int, unit: str) -> Iterator[Callable[[int], None]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -87,10 +87,9 @@ def sign_command(folder: Path, key: str, force: bool, quiet: bool) -> None:
 
         with reader_may_leave():
             click.echo(clean(f"signed: {signature}"))
-    sys.exit(0)
 
 
-def _show(found: Verified, as_json: bool, verbose: bool, quiet: bool) -> None:
+def _show(found: Verified, as_json: bool, verbose: bool, quiet: bool) -> NoReturn:
     """Print what was found and end with the exit code that it means."""
     from converter.report.verified import VerifiedPrinter
     from converter.report.verified import as_json as document

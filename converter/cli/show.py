@@ -1,4 +1,4 @@
-"""What `convert` and `validate` show of a run: its report, progress, and how it failed. Heavy imports wait."""
+"""What `convert`, `validate` and `push` show of a run: its report, progress, and how it failed. Heavy imports wait."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Show:
         self._places = [Path(p) for p in (*options.get("sources", ()), *given)]
         self.written: Baseline | None = None
 
-    def run(self, work: Callable[[], Any], method: str, then: Callable[[Any], int] = lambda report: 0) -> NoReturn:
+    def run(self, work: Callable[[], Any], then: Callable[[Any], int] = lambda report: 0) -> NoReturn:
         """`then` is done with the report when all is said; its exit code counts where nothing was wrong before."""
         from converter.errors import Eagle3Error
 
@@ -45,7 +45,7 @@ class Show:
                 report = work()
                 self._write(report)
         except KeyboardInterrupt:
-            fail(130, self._interrupted)
+            fail(130, self._interrupted())
         except (Eagle3Error, OSError) as problem:
             failure = failure_of(problem)
             self._failed(failure)
@@ -53,17 +53,25 @@ class Show:
         code = self._code(report)
         if not (self._quiet and code == 0):
             with reader_may_leave():
-                self._print(report, method)
+                self._print(report)
         sys.exit(code or then(report))
 
-    _interrupted = "interrupted; OUT is whole: as it was before, or new"
+    @property
+    def _converts(self) -> bool:
+        return "out" in self._options
+
+    def _interrupted(self) -> str:
+        return "interrupted" + ("; OUT is whole: as it was before, or new" if self._converts else "")
 
     def _code(self, report: Any) -> int:
         return 1 if report.outcome == "refused" else 0
 
-    def _print(self, report: Any, method: str) -> None:
+    def _print(self, report: Any) -> None:
         printer = self._printer()
-        getattr(printer, method)(report)
+        if self._converts:
+            printer.converted(report)
+        else:
+            printer.validated(report)
         if report.held is not None and not self._quiet:
             printer.held([report.held], self.written)
 
@@ -82,6 +90,7 @@ class Show:
             self._check_place(baseline, "--write-baseline")
 
     def _check_place(self, written: Path, option: str, *more: str) -> None:
+        from converter.checkpoint.jsonfile import reading
         from converter.checkpoint.paths import real
         from converter.errors import UsageError
 
@@ -89,8 +98,9 @@ class Show:
             raise UsageError(f"{option} {written}: there is no folder {written.parent}")
         files = [self._options.get(name) for name in ("sample", "baseline", *more)]
         given = [Path(p) for p in (*self._options["mappings"], *files) if p is not None]
-        folders = [p if p.is_dir() else p.parent for p in self._places if p.exists()]
-        given += [file for folder in folders for file in folder.iterdir()]  # links of a cache lead elsewhere
+        with reading(written):  # what cannot be looked at names itself
+            folders = [p if p.is_dir() else p.parent for p in self._places if p.exists()]
+            given += [file for folder in folders for file in folder.iterdir()]  # links of a cache lead elsewhere
         if real(written) in set(map(real, given)):
             raise UsageError(f"{option} {written}: this file is read or written by this run")
         folder = real(written).parent
@@ -175,12 +185,10 @@ class Show:
 class ShowSeveral(Show):
     """The same for several drafters."""
 
-    _interrupted = "interrupted"
-
     def _code(self, report: Several) -> int:
         return report.exit_code
 
-    def _print(self, report: Several, method: str) -> None:
+    def _print(self, report: Several) -> None:
         from converter.report.several import SeveralPrinter, held_of
 
         printer = SeveralPrinter(sys.stderr if self._as_json else sys.stdout, self._verbose, self._quiet)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from converter.cli.common import CONTEXT, reader_may_leave, run_work, say_json
+from converter.report.words import clean
 
 if TYPE_CHECKING:
     from converter.upkeep.compare import Comparison
@@ -65,12 +66,12 @@ def check_command(
         say_json(comparison_json(found))
     else:
         with reader_may_leave():
-            click.echo(comparison_text(found, verbose))
+            click.echo(clean(comparison_text(found, verbose)))
     if renewed is None:
         sys.exit(1 if found.different else 0)
     written = run_work(lambda: _written(renewed, folder, write_to))
     with reader_may_leave():
-        click.echo("\n" + renewal_text(renewed, written), err=as_json)
+        click.echo(clean("\n" + renewal_text(renewed, written)), err=as_json)
     sys.exit(1 if renewed.left else 0)
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 
 from converter.errors import UsageError
+from converter.findings import SEARCH
 
 # What to do where the points are not known, or known wrongly.
 NAME_THEM = "name them as trained, e.g. --aux embed,3,31 (embed = embedding, k = output of the k-th layer)"
-LET_A_SAMPLE_SAY = "or let a sample say: eagle3-validate IN --sample SAMPLE --find-wiring"
+LET_A_SAMPLE_SAY = f"or let a sample say: {SEARCH}"
 
 _WORDS = {"embed": 0, "embedding": 0}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from converter.drafter.spec import shown_value
-from converter.findings import Finding, error, note, warning
+from converter.findings import SEARCH, Finding, error, note, warning
 from converter.forward.contrast import Contrast
 from converter.forward.evaluate import Difference
 from converter.forward.scores import Scores
@@ -214,7 +214,7 @@ def _other_wiring(better: Wiring, declared: Wiring, gain: Contrast, searched: bo
         why="as declared, the engine would feed the drafter otherwise than it was trained, and reject more drafts",
         fix=(
             *((f"if that is how it was trained, say so: {shlex.join(options)}",) if options else ()),
-            *(() if searched else ("to look among all wirings: eagle3-validate IN --sample SAMPLE --find-wiring",)),
+            *(() if searched else (f"to look among all wirings: {SEARCH}",)),
         ),
     )
 

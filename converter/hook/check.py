@@ -4,6 +4,7 @@ seal to go by. Contents of LFS files are read for the latter alone.
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -75,7 +76,7 @@ class _Checker:
     def _sealed(self, folder: Folder) -> Looked:
         with tempfile.TemporaryDirectory(prefix="eagle3-") as place:
             try:
-                self._put(folder, [seal.NAME], Path(place))
+                self._put(folder, seal.NAME, Path(place))
             except _NotHere as problem:
                 return Looked(folder, "sealed", findings=(_not_here(folder, str(problem)),))
             try:
@@ -143,25 +144,24 @@ class _Checker:
                 if not entry.is_file:
                     continue
                 try:
-                    self._put(folder, [name], Path(place))
+                    self._put(folder, name, Path(place))
                 except _NotHere:
                     if name in needed:
                         missing.append(name)
             yield Path(place), missing
 
-    def _put(self, folder: Folder, names: Iterable[str], place: Path) -> None:
-        """Raises _NotHere."""
-        for name in names:
-            entry = folder.files[name]
-            pointer = self._pointer(entry.oid) if entry.is_file else None
-            if pointer is None:
-                self._objects.write(entry.oid, place / name)
-                continue
-            path = name if folder.path == TOP else f"{folder.path}/{name}"
-            found = self._store.find(pointer, path)
-            if found is None:
-                raise _NotHere(name)
-            _link(found, place / name)
+    def _put(self, folder: Folder, name: str, place: Path) -> None:
+        """Lay out a file of the folder. Raises _NotHere."""
+        entry = folder.files[name]
+        pointer = self._pointer(entry.oid) if entry.is_file else None
+        if pointer is None:
+            self._objects.write(entry.oid, place / name)
+            return
+        path = name if folder.path == TOP else f"{folder.path}/{name}"
+        found = self._store.find(pointer, path)
+        if found is None:
+            raise _NotHere(name)
+        _link(found, place / name)
 
 
 def _link(file: Path, link: Path) -> None:
@@ -206,6 +206,8 @@ def _static(place: Path, folder: Folder, scan: bool) -> list[Finding]:
 
 
 def _moved(finding: Finding, old: str, new: str) -> Finding:
+    """What is said of the place `old`, said of `new`; commands name it as a shell reads it."""
+
     def moved(text: str) -> str:
         return text.replace(old, new)
 
@@ -216,7 +218,7 @@ def _moved(finding: Finding, old: str, new: str) -> Finding:
         found=moved(finding.found),
         expected=moved(finding.expected),
         why=moved(finding.why),
-        fix=tuple(map(moved, finding.fix)),
+        fix=tuple(fix.replace(shlex.quote(old), shlex.quote(new)).replace(old, new) for fix in finding.fix),
     )
 
 

@@ -77,6 +77,8 @@ class Git:
 
 @dataclass(frozen=True)
 class Object:
+    """oid in hex; kind: commit, tree, blob or tag; size of its contents in bytes."""
+
     oid: str
     kind: str
     size: int

@@ -6,20 +6,19 @@ import hashlib
 import os
 import re
 import shlex
-import stat
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from converter.checkpoint.whole import replacing
 from converter.errors import InputError, OutputError
 from converter.findings import error
 from converter.hook.git import Git
 
 NAME = "pre-push"
-BEFORE = (
-    "pre-push.before-eagle3"  # what lay there: in the same folder, where a link and `dirname "$0"` still lead right
-)
+# What lay there: in the same folder, where a link and `dirname "$0"` still lead right.
+BEFORE = "pre-push.before-eagle3"
 _HEAD = re.compile(rb"#!/bin/sh\n# eagle3-hook 1 ([0-9a-f]{64})\n")
 _MADE = b"# The folder was made for it.\n"
 
@@ -86,7 +85,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Done:
-    """What was done: installed, renewed (for another Python), already there; removed, not there.
+    """What was done: installed, renewed (for another Python, or to be run again), already there; removed, not there.
 
     beside   a hook lay there before: it is called as well, and back after `uninstall`; inert: git would not run it
     """
@@ -123,10 +122,10 @@ def install(repository: Path) -> Done:
     try:
         if ours is not None:
             script = _script(made=_MADE in ours)
-            done = Done("already" if ours == script else "renewed", place, *_beside(place))
-            if ours != script:
+            good = ours == script and os.access(place.hook, os.X_OK)  # git passes over one that is not executable
+            if not good:
                 _write(place, script)
-            return done
+            return Done("already" if good else "renewed", place, *_beside(place))
         exists = os.path.lexists(place.hook)
         if exists and os.path.lexists(place.before):
             raise _in_the_way(place, f"beside {NAME} lies {BEFORE}, of an eagle3 hook that is gone",
@@ -206,13 +205,8 @@ def _ours(file: Path) -> bytes | None:
 
 
 def _write(place: Place, script: bytes) -> None:
-    new = place.folder / f".{NAME}.{os.getpid()}"
-    try:
-        new.write_bytes(script)
-        new.chmod(stat.S_IRWXU | stat.S_IRGRP | stat.S_IXGRP | stat.S_IROTH | stat.S_IXOTH)
-        new.replace(place.hook)
-    finally:
-        new.unlink(missing_ok=True)
+    with replacing(place.hook, mode=0o755) as staged:
+        staged.write_bytes(script)
 
 
 def _no_clone(repository: Path, why: str) -> InputError:

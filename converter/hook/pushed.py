@@ -51,6 +51,7 @@ class Folder:
 
     @property
     def sealed(self) -> bool:
+        """Whether a seal lies in it, whatever that says."""
         return SEAL in self.files
 
 

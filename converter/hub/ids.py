@@ -52,9 +52,11 @@ class HubId:
 
     @property
     def is_commit(self) -> bool:
+        """Whether the revision is one that cannot move."""
         return _COMMIT.fullmatch(self.revision) is not None
 
     def at(self, commit: str) -> HubId:
+        """The same place in a commit."""
         return replace(self, revision=commit, short=False)
 
     def inside(self, path: str) -> HubId:

@@ -8,13 +8,13 @@ from typing import TypeVar
 
 from converter.hub.refusals import transport_errors
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _TRIES = 3
 _LONGEST_WAIT = 30  # seconds that a busy Hub may ask for
 
 
-def patiently(ask: Callable[[], T], passes: Callable[[BaseException], bool]) -> T:
+def patiently(ask: Callable[[], _T], passes: Callable[[BaseException], bool]) -> _T:
     """What `ask` returns, after three attempts at most; `passes` says of an error of the client's whether the same may
     succeed a little later. Raises what the last attempt does.
     """

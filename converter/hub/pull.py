@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -37,7 +38,8 @@ def pull(named: HubId, beside: Sequence[str]) -> Pulled:
     """
     path = PurePosixPath(named.path)
     one = path.name if path.suffix in (".safetensors", *ENDINGS) else ""
-    folder = HubId(named.repo, named.revision, str(path.parent) if one and path.parent.name else named.path * (not one))
+    above = str(path.parent) if path.parent.name else ""
+    folder = HubId(named.repo, named.revision, above if one else named.path)
     at = look_up(named, folder.file(CONFIG))
     if at.files is None:
         place = at.root(folder.file(CONFIG)) / named.path
@@ -116,7 +118,8 @@ def _no_drafter(folder: HubId, files: Collection[str], names: Collection[str]) -
     if weights:
         fix = "push the config.json that the trainer wrote beside the weights"
     elif states and CONFIG in names:
-        get = f"hf download {folder.repo} --local-dir drafter --include '{folder.file('*')}'"
+        words = ["hf", "download", folder.repo, "--local-dir", "drafter", "--include", folder.file("*")]
+        get = shlex.join(words)
         fix = f"if one of them holds the drafter: {get}    and name the file"
     kinds = (".safetensors", ".gguf", *ENDINGS)
     shown = sorted(n for n in names if n == CONFIG or n.endswith(kinds)) or sorted(names)

@@ -218,9 +218,11 @@ def _fetch_range(
 
 
 def _folder(named: HubId) -> Path:
+    """A folder's own by a digest: the client writes a slash as --, which may be in a name as well."""
     from huggingface_hub import cached_assets_path
 
-    return cached_assets_path("eagle3-convert", named.repo, f"{named.revision}/{named.path}".rstrip("/"))
+    of = f"-{hashlib.sha256(named.path.encode()).hexdigest()[:32]}" if named.path else ""
+    return cached_assets_path("eagle3-convert", named.repo, named.revision + of)
 
 
 @contextmanager

@@ -73,7 +73,7 @@ def endpoint() -> str:
 
 
 def refusal(named: HubId, problem: BaseException, file: str = "") -> InputError | OutputError:
-    """The error that stands for `problem`; `file` is what was asked for."""
+    """The error that stands for `problem`, H401 to H407, H411, F115, or OutputError; `file` is what was asked for."""
     from huggingface_hub.errors import (
         EntryNotFoundError,
         GatedRepoError,
@@ -97,9 +97,9 @@ def refusal(named: HubId, problem: BaseException, file: str = "") -> InputError 
         return not_cached(named, file)
     if isinstance(problem, GatedRepoError):
         accept = f"ask for access, or accept its terms, at {endpoint()}/{named.repo}"
-        fix = (accept,) if logged_in() else (accept, f"then: {_LOGIN}")
+        fix = (accept,) if _logged_in() else (accept, f"then: {_LOGIN}")
         return _refused(named, "H402", f"access to {named.repo} must be asked for: it is gated", file, fix=fix)
-    if status in (401, 403) and logged_in():
+    if status in (401, 403) and _logged_in():
         return _refused(
             named, "H404", f"the Hub does not accept the token for {named.repo}", file,
             found=f"{status} with the token of {token_source()}",
@@ -107,8 +107,8 @@ def refusal(named: HubId, problem: BaseException, file: str = "") -> InputError 
                  "or give it the right to read this repository, in the token's settings"),
         )  # fmt: skip
     if isinstance(problem, RepositoryNotFoundError) or status in (401, 403):
-        why = "it is private, and your token may not read it" if logged_in() else "it is private"
-        fix = ("check the name", *(() if logged_in() else (f"if it is private: {_LOGIN}",)))
+        why = "it is private, and your token may not read it" if _logged_in() else "it is private"
+        fix = ("check the name", *(() if _logged_in() else (f"if it is private: {_LOGIN}",)))
         return _refused(named, "H401", f"there is no such repository, or {why}: {named.repo}", file,
                         found=_no_folder(named), fix=fix)  # fmt: skip
     if isinstance(problem, RevisionNotFoundError):
@@ -136,7 +136,7 @@ def refusal(named: HubId, problem: BaseException, file: str = "") -> InputError 
 
 
 def not_cached(named: HubId, file: str = "") -> InputError:
-    """What can only come from the cache, and is not there."""
+    """H405 or H406: what can only come from the cache, and is not there."""
     from huggingface_hub import constants
 
     what = f"{file} of {named.repo}" if file else named.repo
@@ -149,10 +149,12 @@ def not_cached(named: HubId, file: str = "") -> InputError:
 
 
 def no_hub(named: HubId) -> InputError:
+    """H407 of an answer that is none."""
     return _refused(named, "H407", f"{endpoint()} does not answer as a Hub does", "", fix=("check HF_ENDPOINT",))
 
 
 def no_file(named: HubId, file: str) -> InputError:
+    """F115."""
     finding = error(
         "F115",
         f"{named.repo} has no file {file}",
@@ -188,7 +190,7 @@ def _here(problem: BaseException) -> bool:
     return isinstance(problem, OSError) and problem.errno in _LOCAL and bool(problem.filename or problem.strerror)
 
 
-def logged_in() -> bool:
+def _logged_in() -> bool:
     from huggingface_hub import get_token
 
     return get_token() is not None

@@ -39,8 +39,8 @@ def _tokens() -> list[str]:
     its get_token(), which may renew a token over the network first, and takes a tenth of a second to import.
     """
     home = os.environ.get("HF_HOME") or str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"))
-    file = Path(os.path.expandvars(os.environ.get("HF_TOKEN_PATH") or str(Path(home, "token")))).expanduser()
+    file = Path(os.path.expandvars(os.environ.get("HF_TOKEN_PATH") or str(Path(home, "token"))))
     texts = [os.environ.get(name, "") for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")]
-    with suppress(OSError, UnicodeDecodeError):
-        texts.append(file.read_text(encoding="utf-8"))
+    with suppress(OSError, UnicodeDecodeError, RuntimeError):  # the last of a user who has no home
+        texts.append(file.expanduser().read_text(encoding="utf-8"))
     return [token for token in map(str.strip, texts) if len(token) >= _SHORTEST]

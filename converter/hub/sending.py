@@ -16,20 +16,24 @@ _AGAIN = "the same command again: what the Hub has of the large files is not sen
 
 
 def no_token(named: HubId) -> SendError:
+    """H423, before anything is asked."""
     return _error(named, "H423", f"nothing can be pushed to {named.repo} without a token", fix=(_LOGIN,))
 
 
 def no_right(named: HubId) -> SendError:
+    """H423 of a repository that could not be created, and is not to be seen."""
     message = f"{named.repo} is there, and the token may not see it"
     return _error(named, "H423", message, found=f"404 with the token of {token_source()}", fix=(_LOGIN,))
 
 
 def offline(named: HubId) -> SendError:
+    """H440."""
     message = f"nothing can be pushed to {named.repo}: HF_HUB_OFFLINE is set"
     return _error(named, "H440", message, fix=("unset HF_HUB_OFFLINE",))
 
 
 def no_branch(named: HubId) -> SendError:
+    """H403."""
     return _error(
         named,
         "H403",
@@ -40,6 +44,7 @@ def no_branch(named: HubId) -> SendError:
 
 
 def no_card(named: HubId, words: str) -> SendError:
+    """H442; `words` are the Hub's."""
     return _error(
         named,
         "H442",
@@ -50,6 +55,7 @@ def no_card(named: HubId, words: str) -> SendError:
 
 
 def left_out(named: HubId, names: Sequence[str]) -> SendError:
+    """H445."""
     return _error(
         named,
         "H445",
@@ -62,6 +68,7 @@ def left_out(named: HubId, names: Sequence[str]) -> SendError:
 
 
 def changed_meanwhile(named: HubId, path: Path) -> SendError:
+    """H426."""
     return _error(
         named,
         "H426",
@@ -72,11 +79,11 @@ def changed_meanwhile(named: HubId, path: Path) -> SendError:
 
 
 def moved(named: HubId, before: str, now: str, problem: BaseException) -> SendError:
-    """Somebody committed in between."""
+    """H424: somebody committed in between."""
     return _error(
         named,
         "H424",
-        f"{named} was committed to by somebody else meanwhile: {server_words(problem)}",
+        f"{named} was committed to by somebody else meanwhile: {_server_words(problem)}",
         found=f"commit {now[:12]}",
         expected=f"commit {before[:12]}, on which this push was planned",
         why="nothing was committed; what they did is whole",
@@ -85,12 +92,12 @@ def moved(named: HubId, before: str, now: str, problem: BaseException) -> SendEr
 
 
 def unanswered(named: HubId, problem: BaseException, create_pr: bool) -> SendError:
-    """What was sent last may have been carried out."""
+    """H425: what was sent last may have been carried out."""
     what, where = ("the pull request was opened", "discussions") if create_pr else ("it was made", "commits")
     return _error(
         named,
         "H425",
-        f"{named.repo}: {endpoint()} did not answer the commit: {server_words(problem)}",
+        f"{named.repo}: {endpoint()} did not answer the commit: {_server_words(problem)}",
         why=f"whether {what} is not known; the branch is as it was, or has all of it",
         fix=(f"see {endpoint()}/{named.repo}/{where}", _AGAIN),
     )
@@ -99,14 +106,15 @@ def unanswered(named: HubId, problem: BaseException, create_pr: bool) -> SendErr
 def refusal(
     named: HubId, problem: BaseException, state: Sequence[str], message: str = "", propose: bool = False
 ) -> OutputError:
-    """The error that stands for one of the client's.
+    """The error that stands for one of the client's: H403, H423, H425 or H440; without a finding where a file here
+    cannot be read.
 
     state     what is there by now that was not before
     propose   whether a pull request may do where the token may not write
     """
     from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError, RevisionNotFoundError
 
-    status, words = status_of(problem), server_words(problem)
+    status, words = status_of(problem), _server_words(problem)
     now = "; ".join(state)
     if isinstance(problem, OfflineModeIsEnabled):
         return offline(named)
@@ -146,7 +154,7 @@ def refusal(
     return _error(named, "H425", said, why=_whole(now), fix=(f"see {endpoint()}/{named.repo}", _AGAIN))
 
 
-def server_words(problem: BaseException) -> str:
+def _server_words(problem: BaseException) -> str:
     """What the Hub itself said, on one line; what the client makes of it where it said nothing."""
     said = getattr(problem, "server_message", None)
     if not said and not status_of(problem) and isinstance(problem, ValueError | RuntimeError):

@@ -28,12 +28,13 @@ from converter.version import __version__
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 CONFIG = "config.json"
 CARD = "README.md"  # what the Hub shows of a repository
 LIBRARY: dict[str, Any] = {"library_name": "eagle3-convert", "library_version": __version__}
 _TIMEOUT = 5.0  # seconds for the first answer; HF_HUB_ETAG_TIMEOUT sets another
+_LOOKS = 3  # at a branch that moves meanwhile
 
 
 @dataclass(frozen=True)
@@ -78,25 +79,31 @@ def look_up(named: HubId, file: str) -> Snapshot:
     """What `named` is at this moment. `file`, which the repository should have, is fetched first where it is there: by
     the name of the revision, so that the cache knows it without a network.
 
-    Where the Hub cannot be reached it is what the cache last saw, with a note. Raises InputError H401 to H407.
+    Where the Hub cannot be reached it is what the cache last saw, with a note. Of a branch that does not rest it is one
+    of its commits. Raises InputError H401 to H407.
     """
     with explained(named, file):
         if _offline():
             return _last_seen(named, file)
-        try:
-            info = _info(named)
-        except transport_errors() as problem:
-            if not unreachable(problem) or _commit_in_cache(named, file) is None:
-                raise
-            return _last_seen(named, file, () if named.is_commit else (_stale(named),))
-        snapshot = Snapshot(named, info.sha or "", {f.rfilename: f.size for f in info.siblings or ()})
-        if file in (snapshot.files or ()) and _commit_in_cache(named, file) != snapshot.commit:
-            from huggingface_hub import hf_hub_download
+        for _ in range(_LOOKS):
+            try:
+                info = _info(named)
+            except transport_errors() as problem:
+                if not unreachable(problem) or _commit_in_cache(named, file) is None:
+                    raise
+                return _last_seen(named, file, () if named.is_commit else (_stale(named),))
+            commit = info.sha or ""
+            if not commit:
+                raise no_hub(named)
+            files = {f.rfilename: f.size for f in info.siblings or ()}
+            if file in files and _commit_in_cache(named, file) != commit:
+                from huggingface_hub import hf_hub_download
 
-            hf_hub_download(named.repo, file, revision=named.revision or None, **LIBRARY)
-            if _commit_in_cache(named, file) != snapshot.commit:  # a commit came in between
-                return look_up(named, file)
-        return snapshot
+                hf_hub_download(named.repo, file, revision=named.revision or None, **LIBRARY)
+                if _commit_in_cache(named, file) != commit:  # a commit came in between
+                    continue
+            break
+        return Snapshot(named, commit, files)
 
 
 def cached(named: HubId, file: str) -> Path | None:
@@ -107,7 +114,7 @@ def cached(named: HubId, file: str) -> Path | None:
     return Path(path) if isinstance(path, str) else None
 
 
-def persistently(fetch: Callable[[], T]) -> T:
+def persistently(fetch: Callable[[], _T]) -> _T:
     """Try again where a connection broke: of the client's releases 2.4.0 goes on by itself, 1.0.1 and 0.36 do not."""
     return patiently(fetch, broken)
 
@@ -141,15 +148,21 @@ def quieten() -> None:
 def _info(named: HubId) -> ModelInfo:
     """Commit and files in one request, with few and short waits: a Hub that is not there shall not hold anybody up."""
     from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HFValidationError
 
     timeout = constants.HF_HUB_ETAG_TIMEOUT if "HF_HUB_ETAG_TIMEOUT" in os.environ else _TIMEOUT
     api = HfApi(**LIBRARY)
+    explained_later: tuple[type[BaseException], ...] = (HFValidationError, *transport_errors())
     try:
         return patiently(
             lambda: api.model_info(named.repo, revision=named.revision or None, files_metadata=True, timeout=timeout),
             overloaded,
         )
-    except (JSONDecodeError, KeyError, TypeError) as problem:  # some page, or JSON of something else
+    except JSONDecodeError as problem:  # some page
+        raise no_hub(named) from problem
+    except explained_later:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError) as problem:  # JSON of something else
         raise no_hub(named) from problem
 
 

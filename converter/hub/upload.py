@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from converter.checkpoint.reader import Stamp
 from converter.errors import InputError, SendError
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
     from huggingface_hub.hf_api import ModelInfo
 
-T = TypeVar("T")
 
 MAIN = "main"
 _SMALL = 10 << 20  # bytes, below which a file is read once; the Hub keeps files of git no larger than that
@@ -59,9 +58,11 @@ class Outgoing:
 
     @property
     def sha256(self) -> str:
+        """In hex; of a large file its LFS id."""
         return self.operation.upload_info.sha256.hex()
 
     def is_as(self, stored: Stored) -> bool:
+        """Whether the repository has these very bytes."""
         if stored.sha256:
             return stored.sha256 == self.sha256
         data = self.operation.path_or_fileobj
@@ -352,7 +353,8 @@ def _explained(named: HubId, propose: bool = False) -> Iterator[list[str]]:
         raise refusal(named, problem, state, f"no repository can be named {named.repo}") from problem
     except transport_errors() as problem:
         raise refusal(named, problem, state, propose=propose) from problem
-    except (ValueError, RuntimeError, KeyError, TypeError) as problem:  # an answer that is none, or errors in one
+    # An answer that is none, or errors in one.
+    except (ValueError, RuntimeError, LookupError, TypeError, AttributeError) as problem:
         raise refusal(named, problem, state) from problem
 
 

@@ -55,6 +55,7 @@ class Facts:
 
     @property
     def title(self) -> str:
+        """The heading of a new card."""
         return self.repo.rpartition("/")[2] or "EAGLE-3 draft model"
 
     @property
@@ -65,11 +66,13 @@ class Facts:
 
     @property
     def steps(self) -> int:
-        return seal.count_at(self.document, "serving.draft_steps") or DEFAULT_STEPS
+        """How many tokens the launch commands have a server draft at a time."""
+        return _steps(self.document)
 
     @property
     def sample_name(self) -> str:
-        return last_part(self.proof["sample"]["path"]) or "a sample"
+        """Of a proof with a sample: what it may be called in public."""
+        return _last_part(self.proof["sample"]["path"]) or "a sample"
 
     @property
     def acceptance(self) -> Mapping[str, Any] | None:
@@ -88,7 +91,6 @@ def facts_of(document: Mapping[str, Any], config: Mapping[str, Any], repo: str) 
         name=base or TARGET,
         max_position_embeddings=seal.count_at(document, "serving.target_positions"),
     )
-    steps = seal.count_at(document, "serving.draft_steps") or DEFAULT_STEPS
     spec, points, lines, unknown = None, "", [], []
     for requirement in seal.texts_at(document, "engines", "engine"):
         read = _read(requirement, document, config, target)
@@ -96,7 +98,7 @@ def facts_of(document: Mapping[str, Any], config: Mapping[str, Any], repo: str) 
             unknown.append(requirement)
             continue
         engine, seen = read
-        lines.append(launch_line(engine, target, repo or DRAFTER, steps, seen))
+        lines.append(launch_line(engine, target, repo or DRAFTER, _steps(document), seen))
         spec = spec or seen
         if not points and engine.target(target.architecture) is not None:
             points = describe_points(seen.capture_points)
@@ -108,7 +110,7 @@ def facts_of(document: Mapping[str, Any], config: Mapping[str, Any], repo: str) 
         document=document,
         repo=repo,
         base_model=base,
-        target_name=base or last_part(seal.text_at(document, "target.name")),
+        target_name=base or _last_part(seal.text_at(document, "target.name")),
         spec=spec,
         points=points,
         launch=tuple(lines),
@@ -116,7 +118,7 @@ def facts_of(document: Mapping[str, Any], config: Mapping[str, Any], repo: str) 
     )
 
 
-def last_part(path: str) -> str:
+def _last_part(path: str) -> str:
     """Of a path on whatever system, or of a name."""
     last = re.split(r"[\\/]", path.rstrip("\\/"))[-1]
     return "" if last in (".", "..") else one_line(last)
@@ -125,7 +127,11 @@ def last_part(path: str) -> str:
 def source_name(document: Mapping[str, Any]) -> str:
     """What a drafter was made from: its id where it came from the Hub, else the last part of its path."""
     given = seal.text_at(document, "source.given")
-    return given if seal.text_at(document, "source.commit") else last_part(given)
+    return given if seal.text_at(document, "source.commit") else _last_part(given)
+
+
+def _steps(document: Mapping[str, Any]) -> int:
+    return seal.count_at(document, "serving.draft_steps") or DEFAULT_STEPS
 
 
 def _base_model(document: Mapping[str, Any]) -> str:

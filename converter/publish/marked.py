@@ -75,6 +75,7 @@ def line_of(text: str, index: int) -> int:
 
 
 def damaged(line: int, what: str) -> InputError:
+    """H437 for markers that cannot be followed."""
     return InputError(
         error(
             "H437",

@@ -11,6 +11,7 @@ import re
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+from converter.checkpoint.jsonfile import shortened
 from converter.errors import InputError
 from converter.findings import error
 from converter.hub.snapshot import CARD
@@ -185,8 +186,7 @@ def _is_ours(result: Any) -> bool:
 
 
 def _broken(line: int, what: str) -> InputError:
-    from converter.checkpoint.jsonfile import shortened
-
+    """H438."""
     return InputError(
         error(
             "H438",

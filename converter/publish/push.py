@@ -24,7 +24,7 @@ from converter.findings import Finding, Level, counts, error, judge, some_of, st
 from converter.hub.ids import HubId
 from converter.hub.secrets import masked
 from converter.hub.sending import changed_meanwhile
-from converter.hub.snapshot import CARD
+from converter.hub.snapshot import CARD, CONFIG
 from converter.hub.upload import MAIN, Outgoing, Sent, There, look_there, outgoing, send
 from converter.proving import proof_json
 from converter.publish.card import card_text, existing_card, link_out
@@ -34,7 +34,6 @@ from converter.source import SIGNATURE, carried_files, open_source
 from converter.version import __version__
 
 SCHEMA = "eagle3-convert/push/1"
-_CONFIG = "config.json"
 
 
 @dataclass(frozen=True)
@@ -76,10 +75,12 @@ class Push:
 
     @property
     def to_send(self) -> list[Outgoing]:
+        """Files that the branch has not, or not so."""
         return [file for file in self.files if self.states.get(file.name) != "unchanged"]
 
     @property
     def branch(self) -> str:
+        """Where it goes, or what a pull request is for."""
         return self.asked.to.revision or MAIN
 
     @property
@@ -148,7 +149,8 @@ def gather(asked: Asked, checked: Report | None = None) -> Push:
 def _gather(asked: Asked, checked: Report | None) -> Push:
     folder = asked.folder
     if not folder.is_dir():
-        raise InputError(error("F100", f"{folder} is no folder", where=str(folder), fix=("name the folder OUT",)))
+        fix = ("name the folder that eagle3-convert wrote",)
+        raise InputError(error("F100", f"{folder} is no folder", where=str(folder), fix=fix))
     document, where = seal.sound_seal_of(folder), str(folder)
     names = _sealed(document) if document is not None else _unsealed(folder)
     push = Push(asked, checked=checked is not None, sealed=document or {})
@@ -179,7 +181,7 @@ def _gather(asked: Asked, checked: Report | None) -> Push:
 def _held(document: Mapping[str, Any] | None, push: Push) -> list[Finding]:
     """What the gate says of the files that would go; others stay here, so none of them counts."""
     here = seal.listing(push.asked.folder)
-    files = {_CONFIG: here[_CONFIG]} if _CONFIG in here else {}  # which a seal must list
+    files = {CONFIG: here[CONFIG]} if CONFIG in here else {}  # which a seal must list
     files |= {f.name: seal.Listed(f.size, partial(getattr, f, "sha256")) for f in push.files}
     found = gate.may_leave(document, files, str(push.asked.folder), push.asked.require)
     if not push.checked:
@@ -264,7 +266,7 @@ def _unsealed(folder: Path) -> list[str]:
     pickled = source.weights[0].suffix in ENDINGS
     index = PICKLE_INDEX if pickled else INDEX if source.checkpoint.sharded else ""
     indices = [index] if index and (folder / index).is_file() else []
-    return [*(p.name for p in source.weights), *indices, _CONFIG, *beside]
+    return [*(p.name for p in source.weights), *indices, CONFIG, *beside]
 
 
 def _untold(document: Mapping[str, Any] | None, names: Sequence[str]) -> list[str]:
@@ -336,7 +338,7 @@ def _card(push: Push, there: There) -> bytes | None:
     existing = existing_card(folder)
     if existing is None and CARD in there.files:
         existing = there.read(CARD).decode("utf-8", "replace")
-    return card_text(push.sealed, existing, push.asked.to.repo, read_config(folder / _CONFIG)).encode()
+    return card_text(push.sealed, existing, push.asked.to.repo, read_config(folder / CONFIG)).encode()
 
 
 def _former(there: There) -> set[str]:

@@ -66,7 +66,8 @@ def _where(push: Push) -> str:
         kind = "private" if push.asked.private else "public, unless its owner's settings say otherwise"
         return f"a new repository, {kind}; {branch}"
     new = "" if there.branch else f" (new, from main at {there.commit[:7]})"
-    return f"{branch}{new} of a {'private' if there.private else 'public'} repository"
+    kind = {True: "private ", False: "public ", None: ""}[there.private]
+    return f"{branch}{new} of a {kind}repository"
 
 
 def _proved(push: Push) -> str:

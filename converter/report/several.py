@@ -30,7 +30,6 @@ from converter.report.reading import (
     verdict,
 )
 from converter.report.text import Printer
-from converter.report.verdict import given_again
 from converter.report.words import clean, count
 from converter.rules.releases import resolve
 from converter.run import Request
@@ -172,7 +171,7 @@ def again(request: Request) -> tuple[str, ...]:
     words = ["eagle3-validate", request.source]
     for engine in request.engines:
         words += ["--engine", engine]
-    words += given_again(request)
+    words += request.again()
     flags = {
         "--prove": wish.prove,
         "--find-wiring": wish.find_wiring,

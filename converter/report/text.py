@@ -364,9 +364,10 @@ class Printer:
         self._gap()
 
     def _hang(self, label: str, text: str, label_style: str = "", indent: int = 0, style: str = "") -> None:
-        """`label`, then `text` wrapped beside it; no markup, no trailing blanks."""
+        """`label`, then `text` wrapped beside it, no word cut; no markup, no trailing blanks."""
         start = max(indent, len(label)) + 2
-        lines = textwrap.wrap(clean(text), max(self.console.width - start, _FEWEST), break_on_hyphens=False) or [""]
+        wide = max(self.console.width - start, _FEWEST)
+        lines = textwrap.wrap(clean(text), wide, break_on_hyphens=False, break_long_words=False) or [""]
         line = Text(label.ljust(start) if text else label, label_style)
         self._gap_above = False
         for i, part in enumerate(lines):

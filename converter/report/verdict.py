@@ -5,11 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal
 
-from converter.drafter.points import as_option
-from converter.drafter.spec import exact
 from converter.findings import Finding
 from converter.report.fields import STORED
 from converter.report.words import mentions
@@ -17,7 +14,7 @@ from converter.rules.engine import STANDINGS, EngineRelease
 from converter.rules.forms import TrainerForm
 from converter.rules.loading import known_releases
 from converter.rules.releases import span
-from converter.run import Report, Request
+from converter.run import Report
 
 Word = Literal["works", "works after conversion", "cannot", "unknown", "not looked at"]
 
@@ -184,38 +181,7 @@ def convert_command(report: Report, engine: str, more: Iterable[str] = ()) -> li
     """`eagle3-convert` with what the user gave to this command; `more` outranks it."""
     instead = tuple(more)
     words = ["eagle3-convert", report.request.source, "OUT", *instead, "--engine", engine]
-    return words + given_again(report.request, report.read_as, instead)
-
-
-def given_again(asked: Request, read_as: str = "", instead: Sequence[str] = ()) -> list[str]:
-    """The options of the user that `eagle3-convert` has too, but for engines and those that `instead` gives."""
-    wish, words = asked.wish, list[str]()
-    said = {b.partition("=")[0] for a, b in pairwise(instead) if a == "--set"}
-    aux = asked.aux is not None and "--aux" not in instead
-    for option, value in (
-        ("--target", asked.target),
-        ("--target-arch", asked.target_arch),
-        ("--aux", as_option(asked.aux) if aux and asked.aux else ""),
-        ("--sample", wish.sample),
-        ("--sample-points", as_option(wish.sample_points) if wish.sample_points else ""),
-        ("--dialect", asked.dialect or read_as),
-        *(("--set", f"{name}={_typed(value)}") for name, value in asked.given.items() if name not in said),
-        *(("--mapping", path) for path in _mappings(asked.command)),
-        *(("--allow", code) for code in asked.allow),
-    ):
-        words += [option, str(value)] if value else []
-    return [*words, *(["--allow-plugin"] if asked.allow_plugin else [])]
-
-
-def _typed(value: Any) -> str:
-    """A value of --set as it is typed."""
-    return str(value).lower() if isinstance(value, bool) else exact(value) if isinstance(value, float) else str(value)
-
-
-def _mappings(typed: Sequence[str]) -> list[str]:
-    """The rule files of the user's own in a command."""
-    after = [b for a, b in pairwise(typed) if a == "--mapping"]
-    return after + [word.partition("=")[2] for word in typed if word.startswith("--mapping=")]
+    return words + report.request.again(report.read_as, instead)
 
 
 def _refused(report: Report) -> str:

@@ -129,6 +129,15 @@ def test_several_files_without_an_index(shards: Path) -> None:
     assert FIRST in finding.fix[0]
 
 
+def test_one_of_several_shards(shards: Path, tmp_path: Path) -> None:
+    finding = refused(shards / SECOND)
+    assert finding.code == "F108" and finding.fix == (f"name the folder: {shards}",)
+    assert "not there" not in finding.message
+    (shards / INDEX).unlink()
+    finding = refused(shards / SECOND)
+    assert finding.code == "F108" and "the others" in finding.message and "whole" in finding.fix[0]
+
+
 def test_a_single_file_beside_an_index_of_others(shards: Path) -> None:
     save_file({"a": A}, shards / SINGLE)
     finding = refused(shards)

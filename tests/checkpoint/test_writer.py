@@ -19,7 +19,7 @@ import pytest
 import xxhash
 from safetensors.numpy import load_file, save_file
 
-from converter.checkpoint import writer
+from converter.checkpoint import digest, writer
 from converter.checkpoint.header import TensorInfo, build_header, read_header
 from converter.checkpoint.reader import Checkpoint, open_checkpoint
 from converter.checkpoint.writer import OutputTensor, WrittenFile, write_safetensors
@@ -289,7 +289,7 @@ def test_a_source_cut_short_while_it_is_copied(
         os.truncate(tmp_path / "two", keep * (tmp_path / "two").stat().st_size // 2)
 
     problem = within(10, lambda: write_safetensors(tmp_path / "out", outputs(sources, ["层"]), {}, progress=progress))
-    assert isinstance(problem, InputError) and problem.finding.code == "F109"
+    assert isinstance(problem, InputError) and problem.finding.code == "F109" and problem.finding.fix
     assert "two" in problem.finding.message
     assert not digest_threads()
 
@@ -337,11 +337,11 @@ def test_an_interrupt_does_not_wait_for_the_digest(
     sources: dict[str, Checkpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The digest is far behind (200 slow blocks); what is still to be read does not matter any more."""
-    read = writer.preadinto
+    fill = digest.fill
 
-    def slow(*arguments: Any) -> int:
+    def slow(*arguments: Any) -> bool:
         time.sleep(0.1)
-        return read(*arguments)
+        return fill(*arguments)
 
     def interrupt(count: int) -> None:
         done.append(count)
@@ -349,7 +349,8 @@ def test_an_interrupt_does_not_wait_for_the_digest(
             raise KeyboardInterrupt
 
     done: list[int] = []
-    monkeypatch.setattr(writer, "preadinto", slow)
+    monkeypatch.setattr(digest, "fill", slow)
+    monkeypatch.setattr(digest, "BLOCK", 20)
     monkeypatch.setattr(writer, "BLOCK", 20)
     problem = within(8, lambda: write_safetensors(tmp_path / "out", outputs(sources, ["层"]), {}, progress=interrupt))
     assert isinstance(problem, KeyboardInterrupt)
