@@ -145,7 +145,7 @@ def test_suggested_commands_hold_what_the_user_gave() -> None:
         "else",
     )
     given = {"target": Path("a target"), "sample": Path("s"), "aux": (0, 3), "given": {"rope_theta": 1e6}}
-    more = "--target 'a target' --aux embed,3 --sample s --set rope_theta=1e+06"
+    more = "--target 'a target' --aux embed,3 --sample s --set rope_theta=1000000"
     assert fixes(**given, out=Path("out"), force=True, allow_plugin=True, engines=("sglang",)) == (
         f"works:  eagle3-convert 'in it' out {more} --force --engine vllm --allow-plugin",
         f"eagle3-validate 'in it' {more} --allow-plugin --find-wiring",
