@@ -23,7 +23,9 @@ from converter import gate, seal
 from converter.findings import LEVELS, error
 from converter.source import SIGNATURE
 from tests.hub_client import ROOT, Client, Done, World, environment_of, leaks, secret
-from tests.hub_server import Fault, Hub, Repository, files_of, hub_server
+from tests.hub_handler import Fault, Hub
+from tests.hub_repository import Repository, files_of
+from tests.hub_server import hub_server
 from tests.support import DRAFTERS, SAMPLE, TARGET, eagle3, run
 from tests.test_schemas import assert_published
 
