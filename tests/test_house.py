@@ -6,7 +6,8 @@ import ast
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from tests.support import ROOT
+
 PACKAGE = ROOT / "converter"
 
 # docs/design.md, "Rooms", from the ground up: a module imports only from its own room and those below.
@@ -128,3 +129,14 @@ def test_design_names_every_room() -> None:
     text = (ROOT / "docs" / "design.md").read_text()
     for room in {p.relative_to(PACKAGE).parts[0].removesuffix(".py") for p in modules()}:
         assert f"converter/{room}" in text or room in ("version",), room
+
+
+def test_every_target_of_make_and_every_marker_is_told_of() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    told = re.findall(r"^make ([a-z-]+) ", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    [phony] = re.findall(r"^\.PHONY: (.*)", makefile, re.MULTILINE)
+    assert targets == set(told) == set(phony.split())
+    markers = re.findall(r'^    "([a-z]+): .*\(make ([a-z-]+)', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert set(re.findall(r"-m ([a-z]+) tests", makefile)) == {marker for marker, _ in markers}
+    assert {target for _, target in markers} <= targets

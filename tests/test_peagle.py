@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from converter.checks.engine import examine
 from converter.drafter.target import Target
 from converter.rules.engine import all_releases, resolve
-from tests.support import DATA, SAMPLE, TARGET, Tensors, check, codes, eagle3, errors, run
+from tests.support import DATA, DRAFTERS, SAMPLE, TARGET, Tensors, check, codes, eagle3, errors, run
 from tests.test_producers import changed
 
 SPECULATORS, SPECFORGE = DATA / "producers" / "speculators_peagle", DATA / "producers" / "specforge_peagle"
@@ -52,7 +52,7 @@ def test_the_launch_line_drafts_in_parallel_and_the_last_word_is_not_proved(tmp_
     assert done.stdout.rstrip().endswith(
         "NOT PROVED: parallel drafting is not computed here. Compare the served acceptance length with training."
     )
-    plain = eagle3("convert", DATA / "drafters" / "a_plain", tmp_path / "plain", "--engine", VLLM, "--target", TARGET)
+    plain = eagle3("convert", DRAFTERS / "a_plain", tmp_path / "plain", "--engine", VLLM, "--target", TARGET)
     assert "parallel" not in plain.stdout
 
 
@@ -91,7 +91,7 @@ def test_no_release_of_sglang_serves_it_and_the_finding_says_what_it_would_do() 
     assert finding.fix == ("works in vLLM 0.16.0 to 0.33.0:  eagle3-convert IN OUT --engine vllm",)
 
 
-def test_a_target_of_another_width_needs_a_newer_vllm(tmp_path: Path) -> None:
+def test_a_target_of_another_width_needs_a_newer_vllm() -> None:
     """Before 0.22 its mask_hidden is three times the drafter's width."""
     spec = replace(check(SPECULATORS, VLLM).drafter.spec, target_hidden_size=96)  # type: ignore[union-attr]
     for release, expected in (("0.21.0", ["K143"]), ("0.22.0", [])):
@@ -99,7 +99,7 @@ def test_a_target_of_another_width_needs_a_newer_vllm(tmp_path: Path) -> None:
         assert [f.code for f in examine(engine, spec, LLAMA).findings] == expected
 
 
-def test_mixed_windows_stop_the_runner_that_drafts_in_parallel(tmp_path: Path) -> None:
+def test_mixed_windows_stop_the_runner_that_drafts_in_parallel() -> None:
     parallel = replace(check(SPECULATORS, VLLM).drafter.spec, layer_windows=(16, None))  # type: ignore[union-attr]
     for spec, expected in ((parallel, ["K110"]), (replace(parallel, mask_token_id=None), [])):
         assert [f.code for f in examine(resolve(VLLM)[0].serving(spec), spec, LLAMA).findings] == expected
