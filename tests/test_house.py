@@ -6,6 +6,9 @@ import ast
 import re
 from pathlib import Path
 
+import yaml
+
+from tests import mutants
 from tests.support import ROOT
 
 PACKAGE = ROOT / "converter"
@@ -80,11 +83,13 @@ def users_of(library: str) -> set[str]:
     return {name_of(p) for p in modules() if any(i.split(".")[0] == library for i in imports(p))}
 
 
-def test_the_plugin_imports_nothing_of_the_converter() -> None:
-    """It runs in SGLang's environment, where nothing else of this project need be installed."""
+def test_the_plugin_and_the_converter_import_nothing_of_each_other() -> None:
+    """It runs in SGLang's environment, where nothing else of this project need be installed, and only there."""
     for path in (PACKAGE / "sglang_plugin").glob("*.py"):
         own = [i for i in imports(path) if i.startswith("converter")]
         assert all(i.startswith("converter.sglang_plugin") for i in own), own
+    others = {name_of(p) for p in modules() if any(i.startswith("converter.sglang_plugin") for i in imports(p))}
+    assert all(name.startswith("converter.sglang_plugin") for name in others)
     assert imports(PACKAGE / "__init__.py") == ["converter.version"]
     assert imports(PACKAGE / "version.py") == []
 
@@ -140,3 +145,9 @@ def test_every_target_of_make_and_every_marker_is_told_of() -> None:
     markers = re.findall(r'^    "([a-z]+): .*\(make ([a-z-]+)', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert set(re.findall(r"-m ([a-z]+) tests", makefile)) == {marker for marker, _ in markers}
     assert {target for _, target in markers} <= targets
+
+
+def test_every_mutant_that_is_explained_is_there() -> None:
+    there = {mutant.key for path in mutants.modules() for mutant in mutants.mutants_of(path)}
+    explained = yaml.safe_load(mutants.EXPLAINED.read_text())
+    assert [key for key in explained if key not in there] == []
