@@ -21,7 +21,7 @@ from converter.checks.engine import examine
 from converter.drafter.spec import DrafterSpec, Latent, Rope
 from converter.drafter.target import Target
 from converter.rules.engine import all_releases, resolve
-from tests.support import DATA, DRAFTERS, SAMPLE, TARGET, check, codes, eagle3, errors, run
+from tests.support import DATA, SAMPLE, TARGET, check, codes, eagle3, errors, run
 from tests.test_producers import changed, convert_for_both
 
 AUTOMODEL = DATA / "producers" / "automodel_mla"
@@ -181,7 +181,7 @@ def test_refusals_say_what_would_happen_and_where_it_works() -> None:
 
 
 def test_an_ordinary_drafter_is_served_by_the_same_rules_as_ever() -> None:
-    spec = check(DRAFTERS / "a_plain", VLLM).drafter.spec  # type: ignore[union-attr]
+    spec = replace(check(DATA / "drafters" / "a_plain", VLLM).drafter.spec)  # type: ignore[union-attr]
     for engine in (SGLANG, VLLM):
         assert resolve(engine)[0].serving(spec) is resolve(engine)[0]
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from converter.checks.engine import examine
 from converter.drafter.target import Target
 from converter.rules.engine import all_releases, resolve
-from tests.support import DATA, DRAFTERS, SAMPLE, TARGET, Tensors, check, codes, eagle3, errors, run
+from tests.support import DATA, SAMPLE, TARGET, Tensors, check, codes, eagle3, errors, run
 from tests.test_producers import changed
 
 SPECULATORS, SPECFORGE = DATA / "producers" / "speculators_peagle", DATA / "producers" / "specforge_peagle"
@@ -52,7 +52,7 @@ def test_the_launch_line_drafts_in_parallel_and_the_last_word_is_not_proved(tmp_
     assert done.stdout.rstrip().endswith(
         "NOT PROVED: parallel drafting is not computed here. Compare the served acceptance length with training."
     )
-    plain = eagle3("convert", DRAFTERS / "a_plain", tmp_path / "plain", "--engine", VLLM, "--target", TARGET)
+    plain = eagle3("convert", DATA / "drafters" / "a_plain", tmp_path / "plain", "--engine", VLLM, "--target", TARGET)
     assert "parallel" not in plain.stdout
 
 

@@ -33,7 +33,7 @@ from converter.pipeline import Report, convert, validate
 from converter.proving import written
 from converter.target_weights import read_target_weights
 from tests.faults.changes import INDEX, WEIGHTS, Tensors, cut, fused, header, tensors
-from tests.support import DATA, DRAFTERS, SAMPLE, TARGET, quiet, request
+from tests.support import DATA, SAMPLE, TARGET, quiet, request
 
 Shows = Literal["harmless", "files", "sample", "nothing"]
 Mutate = Callable[[Path, random.Random], None]
@@ -382,7 +382,7 @@ def recorded(name: str) -> dict[str, torch.Tensor]:
 @cache
 def trained_ids(name: str) -> torch.Tensor:
     """[Vd]: the target ids of the draft tokens."""
-    d2t = load_file(DRAFTERS / name / WEIGHTS).get("d2t", torch.zeros(512, dtype=torch.int64))
+    d2t = load_file(DATA / "drafters" / name / WEIGHTS).get("d2t", torch.zeros(512, dtype=torch.int64))
     return d2t + torch.arange(len(d2t))
 
 
