@@ -17,7 +17,7 @@ from itertools import permutations
 
 import numpy as np
 import torch
-from convert import header_lines, say
+from measuring import circumstances, header_lines, say
 
 from converter.transforms import cast
 
@@ -83,7 +83,7 @@ def main() -> None:
             f"| {NAMES[source]} to {NAMES[target]} | {rates['cast']:.1f} | {rates['torch 1']:.1f} "
             f"| {rates['torch all']:.1f} | {rates['copy']:.1f} | {best['cast'] / best['torch 1']:.1f} |"
         )
-    head = header_lines((before, os.getloadavg()[0]))
+    head = header_lines(circumstances(before))
     title = f"| GB/s, read and written | cast | torch, 1 thread | torch, {threads} threads | copy | x torch, 1 thread |"
     print("\n".join([*head, "", title, "|---|--:|--:|--:|--:|--:|", *lines]))
 

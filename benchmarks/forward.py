@@ -13,12 +13,8 @@ fp32 on the CPU, bf16 on CUDA. The result goes to stdout as Markdown, progress t
 from __future__ import annotations
 
 import argparse
-import datetime
-import importlib.metadata
 import json
 import os
-import platform
-import resource
 import subprocess
 import sys
 import time
@@ -28,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from convert import machine
+from measuring import circumstances, header_lines, peak_of_this, say
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -227,7 +223,7 @@ def peak(device: torch.device) -> int:
     """Bytes in use at the highest point so far."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return peak_of_this()
 
 
 @dataclass
@@ -267,7 +263,7 @@ def speed(shape: str, side: Side, at_least: float) -> Speed:
         found.evaluate.append(timed(lambda: evaluate([side], sample, STEPS), device))
         found.over_weights = found.over_weights or peak(device) - before
         found.products.append(timed(plain, device))
-        _say(f"{shape}, {device.type}: {found.evaluate[-1].wall:.2f} s, products {found.products[-1].wall:.2f} s")
+        say(f"{shape}, {device.type}: {found.evaluate[-1].wall:.2f} s, products {found.products[-1].wall:.2f} s")
     return found
 
 
@@ -292,7 +288,7 @@ def judged(shape: str, side: Side) -> Judged:
     found: list[Judgement] = []
     alone = min((timed(lambda: evaluate([side], sample, STEPS), device) for _ in range(3)), key=lambda took: took.wall)
     neighbours = timed(lambda: found.append(judge.neighbours(wiring)), device)
-    _say(f"{shape}, {device.type}: neighbours {neighbours.wall:.2f} s, evaluate {alone.wall:.2f} s")
+    say(f"{shape}, {device.type}: neighbours {neighbours.wall:.2f} s, evaluate {alone.wall:.2f} s")
     wirings = len(found[0].others) + 2  # the declared one, and the control
     return Judged(shape, device.type, found[0].positions, wirings, alone, neighbours)
 
@@ -314,25 +310,19 @@ def growth(device: str) -> list[dict[str, int]]:
         command = [sys.executable, str(Path(__file__).resolve()), "--memory", device, str(sequences), str(rows)]
         taken = int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=_MEMORY).stdout)
         found.append({"sequences": sequences, "rows": rows, "bytes": taken})
-        _say(f"memory, {device}: {sequences} x {rows} rows {taken / 1e6:.0f} MB")
+        say(f"memory, {device}: {sequences} x {rows} rows {taken / 1e6:.0f} MB")
     return found
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 # --- reporting ----------------------------------------------------------------------------------------------
 
 
 def as_markdown(found: Mapping[str, Any]) -> str:
-    where, load = found["machine"], found["load_average"]
-    packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
-    hardware = f"{where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB, {where['system']}"
+    where, releases = header_lines(found)
     lines = [
-        f"- {found['date']}, {hardware}; load average {load['before']:.1f} before, {load['after']:.1f} after",
+        where,
         *(f"- {name}" for name in found["gpus"]),
-        f"- Python {found['python']}, {packages}; threads: {found['threads']}",
+        f"{releases}; threads: {found['threads']}",
         "",
         "| shape | device | rows | positions/s | GFLOP/position | GFLOP/s | products | share | in CPU s | MB more |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
@@ -385,12 +375,8 @@ def measure(shapes: Sequence[str], devices: Sequence[str], at_least: float) -> d
             neighbours.append(asdict(judged(shape, side)))
             del side
     return {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "machine": machine(),
+        **circumstances(before),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if "cuda" in devices else [],
-        "load_average": {"before": before, "after": os.getloadavg()[0]},
-        "python": platform.python_version(),
-        "packages": {package: importlib.metadata.version(package) for package in ("eagle3-convert", "torch")},
         "threads": torch.get_num_threads(),
         "speed": speeds,
         "neighbours": neighbours,

@@ -11,17 +11,17 @@ stdout as Markdown, progress to stderr.
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
 import shlex
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from convert import ENGINE, POINTS, ROOT, TARGET, Measured, Shape, machine, say, write_drafter
-from validate import measure
+from drafters import ENGINE, POINTS, TARGET, Shape, write_drafter
+from measuring import ROOT, Measured, circumstances, header_lines, measure_in_turn, say
 
 SHAPE = Shape(5120, 13824, 40, 163840, 32000, True, POINTS)
 MANY, LONG = 100, 1000
@@ -69,31 +69,28 @@ def commands(folder: Path, commits: Mapping[str, str]) -> dict[str, Measured]:
     def hook(title: str, commit: str) -> Measured:
         line = f"refs/heads/x {commit} refs/heads/x {NOTHING}"
         run = f"cd {clone} && echo {line} | {python} -m converter hook run origin URL 2>/dev/null"
-        return Measured(title, "eagle3 hook run origin URL", ("sh", "-c", run))
+        return Measured(title, ("sh", "-c", run))
 
     weights = str(folder / "clone" / "drafter" / "model.safetensors")
     return {
-        "pass": Measured("python", "python -c pass", (sys.executable, "-c", "pass")),
+        "pass": Measured("python", (sys.executable, "-c", "pass")),
         "one": hook("1 drafter", commits["one"]),
         "many": hook(f"{MANY} drafters", commits["many"]),
         "long": hook(f"1 drafter, {LONG:,} new commits", commits["long"]),
-        "sha256sum": Measured("sha256sum", "sha256sum of the weights", ("sha256sum", weights)),
+        "sha256sum": Measured("sha256sum", ("sha256sum", weights)),
     }
 
 
 def as_markdown(found: Mapping[str, Measured], load: float, rounds: int) -> str:
-    where = machine()
-    on = f"{where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB, {where['system']}"
-    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     lines = [
-        f"- {today}, {on}; load average {load:.1f} before, {os.getloadavg()[0]:.1f} after",
+        *header_lines(circumstances(load)),
         f"- {git(ROOT, 'version')}; a drafter of {SHAPE.nbytes / 1e9:.2f} GB; {rounds} rounds",
         "",
         "| | min s | median s | CPU s | peak MB |",
         "|---|--:|--:|--:|--:|",
     ]
     for m in found.values():
-        median = sorted(m.wall)[len(m.wall) // 2]
+        median = statistics.median(m.wall)
         lines.append(f"| {m.title} | {min(m.wall):.2f} | {median:.2f} | {min(m.cpu):.2f} | {m.peak / 1e6:.0f} |")
     return "\n".join(lines)
 
@@ -107,21 +104,12 @@ def main() -> None:
         folder = Path(name)
         say("writing, converting and committing the drafter")
         write_drafter(folder / "in", SHAPE)
-        convert = (
-            "convert",
-            str(folder / "in"),
-            str(folder / "out"),
-            "--engine",
-            ENGINE,
-            "--target-arch",
-            TARGET,
-            "-q",
-        )
-        subprocess.run([sys.executable, "-m", "converter", *convert], cwd=ROOT, check=True)
+        given = (str(folder / "in"), str(folder / "out"), "--engine", ENGINE, "--target-arch", TARGET, "-q")
+        subprocess.run([sys.executable, "-m", "converter", "convert", *given], cwd=ROOT, check=True)
         found = commands(folder, repository(folder, folder / "out"))
         digest = found.pop("sha256sum")
         load = os.getloadavg()[0]
-        measure(found, options.rounds)
+        measure_in_turn(found, options.rounds)
         digest.run()
         print(as_markdown({**found, "sha256sum": digest}, load, options.rounds))
 

@@ -16,20 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from convert import (
-    ENGINE,
-    POINTS,
-    SCRIPT,
-    TARGET,
-    Measured,
-    Shape,
-    filesystem,
-    header_lines,
-    peak_of_this,
-    say,
-    workplace,
-    write_drafter,
-)
+from convert import SCRIPT
+from drafters import ENGINE, POINTS, TARGET, Shape, write_drafter
+from measuring import Measured, circumstances, filesystem, header_lines, peak_of_this, say, workplace
 
 SIZES = (0.1, 1.0, 4.0, 16.0)
 # Sizes in GB up to which these are run: what they need beyond is said in the table.
@@ -52,14 +41,14 @@ def commands(source: Path, out: Path, gigabytes: float) -> list[Measured]:
     python = sys.executable
     convert = (python, "-m", "converter", "convert", str(source), str(out), "--engine", ENGINE, "--target-arch", TARGET)
     found = [
-        Measured("convert", "", convert),
-        Measured("--no-digest", "", (*convert, "--no-digest")),
+        Measured("convert", convert),
+        Measured("--no-digest", (*convert, "--no-digest")),
     ]
     if gigabytes <= CAST_UP_TO:
-        found.append(Measured(CAST, "", (*convert, "--dtype", "float32")))
+        found.append(Measured(CAST, (*convert, "--dtype", "float32")))
     if gigabytes <= SCRIPT_UP_TO:
         file = str(out / "model.safetensors")
-        found.append(Measured(BY_HAND, "", (python, "-c", SCRIPT, str(source / "model.safetensors"), file)))
+        found.append(Measured(BY_HAND, (python, "-c", SCRIPT, str(source / "model.safetensors"), file)))
     return found
 
 
@@ -87,7 +76,7 @@ def main() -> None:
             shown = (f"{peaks[t] / 1e6:.0f}" if t in peaks else "not run" for t in titles)
             rows.append(f"| {size / 1e9:.2f} GB | {' | '.join(shown)} |")
     lines = [
-        *header_lines((before, os.getloadavg()[0]), filesystem(options.folder)),
+        *header_lines(circumstances(before), filesystem(options.folder)),
         f"- peak resident memory in MB; under {peak_of_this() / 1e6:.0f} it cannot be told here",
         "",
         f"| | {' | '.join(titles)} |",

@@ -18,26 +18,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from convert import (
-    ENVIRONMENT,
-    POINTS,
-    ROOT,
-    Measured,
-    Shape,
-    filesystem,
-    header_lines,
-    say,
-    workplace,
-    write_drafter,
-)
+from bench import NOT_HERE
+from drafters import ENGINE, POINTS, Shape, write_drafter
+from measuring import ENVIRONMENT, ROOT, Measured, circumstances, filesystem, header_lines, say, workplace
 
 sys.path.insert(0, str(ROOT))
 from tests.engines import environment
 
-ENGINE = "sglang==0.5.23"
-NOT_HERE = 77  # what bench.py takes for a table that this machine cannot make
 CLASS = "LlamaForCausalLM"  # of the target: speculators' converter builds a Llama layer
 SPECULATORS, SPECFORGE = "speculators==0.9.0", "specforge==0.2.0"
 
@@ -103,7 +91,11 @@ def convert(given: Path, out: Path, target: Path, *more: str) -> None:
     subprocess.run(words(given, out, target, *more), cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=True)
 
 
-def commands(engines: environment.EngineEnvironment, target: Path, served: Path, state: Path, out: Path) -> Any:
+def commands(
+    engines: environment.EngineEnvironment, target: Path, served: Path, state: Path, out: Path
+) -> dict[str, tuple[Measured, ...]]:
+    """What is compared under each heading, theirs first."""
+
     def theirs(package: str, work: str, given: Path) -> tuple[str, ...]:
         path = os.pathsep.join([engines.pythonpath(package), str(ROOT / "tests" / "engines" / "harness")])
         code = PRELUDE + work
@@ -113,14 +105,14 @@ def commands(engines: environment.EngineEnvironment, target: Path, served: Path,
     forth = words(state, out, target, "--dialect", "specforge", "--engine", ENGINE)
     return {
         "an engine's drafter to speculators' form": (
-            Measured(f"{SPECULATORS} convert_model", "", theirs(SPECULATORS, BY_SPECULATORS, served)),
-            Measured("eagle3-convert --to speculators", "", back),
-            Measured("eagle3-convert --to speculators --no-digest", "", (*back, "--no-digest")),
+            Measured(f"{SPECULATORS} convert_model", theirs(SPECULATORS, BY_SPECULATORS, served)),
+            Measured("eagle3-convert --to speculators", back),
+            Measured("eagle3-convert --to speculators --no-digest", (*back, "--no-digest")),
         ),
         "SpecForge's training state to SGLang's form": (
-            Measured(f"{SPECFORGE} export_to_sglang", "", theirs(SPECFORGE, BY_SPECFORGE, state)),
-            Measured("eagle3-convert", "", forth),
-            Measured("eagle3-convert --no-digest", "", (*forth, "--no-digest")),
+            Measured(f"{SPECFORGE} export_to_sglang", theirs(SPECFORGE, BY_SPECFORGE, state)),
+            Measured("eagle3-convert", forth),
+            Measured("eagle3-convert --no-digest", (*forth, "--no-digest")),
         ),
     }
 
@@ -156,7 +148,7 @@ def main() -> None:
             f"| {m.title} | {min(m.wall):.2f} | {min(m.cpu):.2f} | {best / min(m.wall):.1f} | {m.peak / 1e6:.0f} |"
             for m in row
         ]
-    head = header_lines((before, os.getloadavg()[0]), on)
+    head = header_lines(circumstances(before), on)
     head.append(f"- a drafter of {shape.nbytes / 1e9:.2f} GB; {options.rounds} rounds")
     print("\n".join([*head, "", "| | min s | CPU s | times as fast | peak MB |", "|---|--:|--:|--:|--:|", *lines]))
 

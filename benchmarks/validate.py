@@ -11,52 +11,22 @@ in a process of its own. The result goes to stdout as Markdown, progress to stde
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
-import random
-import subprocess
+import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from convert import ENVIRONMENT, PACKAGES, POINTS, ROOT, TARGET, Measured, Shape, machine, nbytes_of, say, version_of
+from drafters import POINTS, TARGET, Shape, write_drafter
+from measuring import Measured, circumstances, header_lines, measure_in_turn, say
 
 KIMI = Shape(7168, 18432, 64, 163840, 32000, True, POINTS)
 SEVERAL = 4
 MANY = (1, 50, 200)  # drafters in one call
 # No scan of every weight: what is timed here is all else. T115: the hole is a tensor of zeros.
 OPTIONS = ("--no-scan", "--allow", "T115")
-
-
-def write_sparse(folder: Path, shape: Shape) -> Path:
-    """Write config.json and model.safetensors, a hole but for the header and the vocabulary map."""
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(shape.config(), indent=2), encoding="utf-8")
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    cursor = 0
-    for name, (dtype, size) in shape.tensors().items():
-        end = cursor + nbytes_of(dtype, size)
-        header[name] = {"dtype": dtype, "shape": size, "data_offsets": [cursor, end]}
-        cursor = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    kept = sorted(random.Random(0).sample(range(shape.vocab), shape.draft_vocab))
-    marks = bytearray(shape.vocab)
-    for full in kept:
-        marks[full] = 1
-    offsets = b"".join((full - draft).to_bytes(8, "little") for draft, full in enumerate(kept))
-    with (folder / "model.safetensors").open("xb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        start = file.tell()
-        for name, data in (("d2t", offsets), ("t2d", bytes(marks))):
-            file.seek(start + header[name]["data_offsets"][0])
-            file.write(data)
-        file.truncate(start + cursor)
-    return folder
 
 
 def write_target(folder: Path, shape: Shape) -> Path:
@@ -78,31 +48,21 @@ def commands(drafter: Path, target: Path) -> dict[str, Measured]:
     validate = (python, "-m", "converter", "validate")
     shown = " ".join(("eagle3-validate DRAFTER", *OPTIONS))
     return {
-        "pass": Measured("python", "python -c pass", (python, "-c", "pass")),
-        "numpy": Measured("numpy", "python -c 'import numpy'", (python, "-c", "import numpy")),
-        "help": Measured("--help", "eagle3-validate --help", (*validate, "--help")),
-        "validate": Measured("validate", shown, (*validate, str(drafter), *OPTIONS)),
+        "pass": Measured("python", (python, "-c", "pass"), "python -c pass"),
+        "numpy": Measured("numpy", (python, "-c", "import numpy"), "python -c 'import numpy'"),
+        "help": Measured("--help", (*validate, "--help"), "eagle3-validate --help"),
+        "validate": Measured("validate", (*validate, str(drafter), *OPTIONS), shown),
         "target": Measured(
             "validate --target",
-            f"{shown} --target config.json",
             (*validate, str(drafter), *OPTIONS, "--target", str(target)),
+            f"{shown} --target config.json",
         ),
         "several": Measured(
             f"validate --target, {SEVERAL} drafters",
-            f"{shown} ... --target config.json, {SEVERAL} times the drafter",
             (*validate, *[str(drafter)] * SEVERAL, *OPTIONS, "--target", str(target)),
+            f"{shown} ... --target config.json, {SEVERAL} times the drafter",
         ),
     }
-
-
-def measure(all_commands: Mapping[str, Measured], rounds: int) -> None:
-    """Run each command `rounds` times in turn, once before that unmeasured: it compiles what is not yet compiled."""
-    for measured in all_commands.values():
-        subprocess.run(measured.command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=True)
-    for number in range(rounds):
-        for measured in all_commands.values():
-            measured.run()
-        say(f"round {number + 1} of {rounds}: {', '.join(f'{m.wall[-1]:.2f} s' for m in all_commands.values())}")
 
 
 def measure_many(drafter: Path, target: Path, rounds: int) -> list[tuple[int, Measured]]:
@@ -116,7 +76,7 @@ def measure_many(drafter: Path, target: Path, rounds: int) -> list[tuple[int, Me
     found = []
     for number in MANY:
         given = (*command, *map(str, folders[:number]), *OPTIONS, "--target", str(target))
-        found.append((number, Measured(f"{number} drafters", "", given)))
+        found.append((number, Measured(f"{number} drafters", given)))
     for _ in range(rounds):
         for _, measured in found:
             measured.run()
@@ -134,23 +94,18 @@ def many_as_markdown(found: Sequence[tuple[int, Measured]]) -> str:
     return "\n".join(lines)
 
 
-def as_markdown(all_commands: Mapping[str, Measured], size: int, load: Sequence[float], rounds: int) -> str:
-    where = machine()
-    packages = ", ".join(f"{name} {version_of(name)}" for name in PACKAGES if version_of(name))
+def as_markdown(all_commands: Mapping[str, Measured], size: int, load: float, rounds: int) -> str:
     best = {key: min(m.wall) for key, m in all_commands.items()}
     least = {key: min(m.cpu) for key, m in all_commands.items()}
-    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    on = f"{where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB, {where['system']}"
     lines = [
-        f"- {today}, {on}; load average {load[0]:.1f} before, {load[1]:.1f} after",
-        f"- Python {platform.python_version()}, {packages}",
+        *header_lines(circumstances(load)),
         f"- a drafter of {size / 1e9:.2f} GB; {rounds} rounds",
         "",
         "| | min s | median s | CPU s | / python | / numpy | CPU / numpy | peak MB |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for key, m in all_commands.items():
-        median = sorted(m.wall)[len(m.wall) // 2]
+        median = statistics.median(m.wall)
         lines.append(
             f"| {m.title} | {best[key]:.2f} | {median:.2f} | {least[key]:.2f} | {best[key] / best['pass']:.1f} | "
             f"{best[key] / best['numpy']:.2f} | {least[key] / least['numpy']:.2f} | {m.peak / 1e6:.0f} |"
@@ -165,12 +120,12 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where to work")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="eagle3-bench-", dir=options.folder.resolve()) as folder:
-        drafter = write_sparse(Path(folder) / "in", KIMI)
+        drafter = write_drafter(Path(folder) / "in", KIMI, hole=True).parent
         found = commands(drafter, write_target(Path(folder) / "target", KIMI))
         before = os.getloadavg()[0]
-        measure(found, options.rounds)
+        measure_in_turn(found, options.rounds)
         many = measure_many(drafter, Path(folder) / "target" / "config.json", min(options.rounds, 2))
-        print(as_markdown(found, KIMI.nbytes, (before, os.getloadavg()[0]), options.rounds))
+        print(as_markdown(found, KIMI.nbytes, before, options.rounds))
         print("\n" + many_as_markdown(many))
 
 

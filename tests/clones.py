@@ -11,6 +11,7 @@ from pathlib import Path
 
 from converter import seal
 from converter.findings import Level
+from tests.hub_repository import pointer
 from tests.support import DRAFTERS, run
 
 PATTERNS = "*.safetensors filter=lfs diff=lfs merge=lfs -text\n*.bin filter=lfs diff=lfs merge=lfs -text\n"
@@ -96,10 +97,6 @@ class Clone:
         lines = said(self.remote, "for-each-ref", "--format=%(refname) %(objectname)").splitlines()
         refs = dict(line.split() for line in lines)
         return refs | {p.name: "an LFS object" for p in (self.remote / "lfs" / "objects").rglob("*") if p.is_file()}
-
-
-def pointer(oid: str, size: int) -> str:
-    return f"version https://git-lfs.github.com/spec/v1\noid sha256:{oid}\nsize {size}\n"
 
 
 def listing(folder: Path) -> dict[str, tuple[int, bytes]]:

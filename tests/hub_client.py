@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tests.hub_server import Hub
+from tests.hub_handler import Hub
 
 ROOT = Path(__file__).parent.parent
 _KEPT = ("token", "stored_tokens")  # of huggingface_hub, in its home

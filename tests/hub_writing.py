@@ -16,7 +16,8 @@ from urllib.parse import unquote
 
 import yaml
 
-from tests.hub_server import LARGE, REPO, REVISION, Entry, Handler, Refused, Repository, Route
+from tests.hub_handler import REPO, REVISION, Handler, Refused, Route
+from tests.hub_repository import LARGE, Entry, Repository
 
 _SIGNED = "Signature=of-this-upload"
 

@@ -56,6 +56,17 @@ def copy_of(
     return folder
 
 
+def sample_without_point_0(folder: Path, points: str) -> Path:
+    """The bundled sample without the states of its point 0; `points` is what it calls those that are left."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(SAMPLE)
+    for name in [n for n in tensors if n.endswith("hidden_states")]:
+        tensors[name] = tensors[name][1:].contiguous()
+    save_file(tensors, folder / "sample.safetensors", {"capture_points": points})
+    return folder / "sample.safetensors"
+
+
 @contextmanager
 def quiet(total: int):  # type: ignore[no-untyped-def]
     yield lambda count: None

@@ -21,7 +21,7 @@ import pytest
 
 from converter import seal
 from tests.reliability.rooms import Drafters, names, tree
-from tests.support import DRAFTERS, eagle3, run
+from tests.support import DRAFTERS, ROOT, eagle3, run
 
 KILLS = 20
 # The other threads of the process that forks wait for messages.
@@ -99,7 +99,7 @@ def start_anew(source: Path, out: Path, *options: str) -> subprocess.Popen[str]:
     """The command in a process of its own, as users start it."""
     return subprocess.Popen(
         [sys.executable, "-m", "converter", "convert", str(source), str(out), *options],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
     )  # fmt: skip
 
 

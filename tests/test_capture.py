@@ -31,9 +31,8 @@ from converter.drafter.target import Target
 from converter.errors import InputError
 from converter.fingerprint import target_fingerprint
 from converter.version import __version__
-from tests.support import DRAFTERS, SAMPLE, TARGET, errors, run
+from tests.support import DRAFTERS, ROOT, SAMPLE, TARGET, errors, run
 
-ROOT = Path(__file__).parent.parent
 CHAT = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
 
 

@@ -25,9 +25,8 @@ from converter.pipeline import Report, look
 from converter.report.explain import known_codes
 from converter.rules.releases import resolve
 from converter.target import read_target
-from tests.support import DRAFTERS, PRODUCERS, TARGET, Config, Tensors, check, codes, errors, request
+from tests.support import DRAFTERS, PRODUCERS, ROOT, TARGET, Config, Tensors, check, codes, errors, request
 
-ROOT = Path(__file__).parent.parent
 SPECFORGE = "specforge_hf"  # A109 is always said of it: its ids have two meanings
 
 

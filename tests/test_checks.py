@@ -74,7 +74,9 @@ FAULTS: list[tuple[str, str, Edit | None, Edit | None, list[str]]] = [
 
 
 @pytest.mark.parametrize(("name", "config", "tensors", "expected"), [f[1:] for f in FAULTS], ids=[f[0] for f in FAULTS])
-def test_fault(name: str, config: Edit | None, tensors: Edit | None, expected: list[str], tmp_path: Path) -> None:
+def test_a_fault_is_refused(
+    name: str, config: Edit | None, tensors: Edit | None, expected: list[str], tmp_path: Path
+) -> None:
     source = copy_of(name, tmp_path / "in", config, tensors)
     before = {p.name: p.read_bytes() for p in source.iterdir()}
     report = run(source, tmp_path / "out")
@@ -104,7 +106,9 @@ HEALTHY: list[tuple[str, str, Edit | None, Edit | None, list[str]]] = [
 @pytest.mark.parametrize(
     ("name", "config", "tensors", "expected"), [f[1:] for f in HEALTHY], ids=[f[0] for f in HEALTHY]
 )
-def test_no_fault(name: str, config: Edit | None, tensors: Edit | None, expected: list[str], tmp_path: Path) -> None:
+def test_what_is_no_fault_is_converted(
+    name: str, config: Edit | None, tensors: Edit | None, expected: list[str], tmp_path: Path
+) -> None:
     report = run(copy_of(name, tmp_path / "in", config, tensors), tmp_path / "out")
     assert report.outcome == "converted"
     assert codes(report) == expected
@@ -214,7 +218,7 @@ def target(tmp_path: Path, **changes: Any) -> Path:
         ({"num_hidden_layers": 5}, ["K122"]),
     ],
 )
-def test_target(changes: dict[str, Any], expected: list[str], tmp_path: Path) -> None:
+def test_what_is_said_of_a_target(changes: dict[str, Any], expected: list[str], tmp_path: Path) -> None:
     assert codes(run(DRAFTERS / "a_plain", tmp_path / "out", target=target(tmp_path, **changes))) == expected
 
 

@@ -265,7 +265,7 @@ def test_converting_the_output_again_is_explained(tmp_path: Path) -> None:
     assert f"give what it was made from: {DRAFTERS / 'a_plain'}" in done.stdout
 
 
-def test_validate() -> None:
+def test_a_validation_has_a_verdict_for_each_release() -> None:
     done = eagle3_process("validate", DRAFTERS / "a_plain", "--engine", "sglang>=0.5.22", "--target", TARGET)
     assert done.returncode == 0
     why = "finds no hidden_size in config.json"
@@ -342,7 +342,7 @@ def test_every_code_is_explained_and_every_explanation_has_its_code() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(catalogue()))
-def test_explain(code: str) -> None:
+def test_every_entry_of_the_catalogue_is_whole(code: str) -> None:
     entry = catalogue()[code]
     assert code[0] in GROUPS
     assert set(entry) <= {"title", "severity", "allow", *SECTIONS}

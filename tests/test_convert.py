@@ -42,7 +42,7 @@ def test_every_bundled_drafter_has_a_verdict() -> None:
 
 @pytest.mark.parametrize("release", ["0.5.23", "0.5.9"])
 @pytest.mark.parametrize("name", NAMES)
-def test_verdict(name: str, release: str, tmp_path: Path) -> None:
+def test_what_a_release_cannot_compute_is_refused(name: str, release: str, tmp_path: Path) -> None:
     before = {p.name: p.read_bytes() for p in (DRAFTERS / name).iterdir()}
     report = run(DRAFTERS / name, tmp_path / "out", f"sglang=={release}")
     assert errors(report) == VERDICTS[name][release]

@@ -399,7 +399,7 @@ def test_one_output_for_two_releases(tmp_path: Path) -> None:
     assert both("DeepseekV3ForCausalLM", tmp_path / "out2") == ["K130"]
 
 
-def test_spans() -> None:
+def test_releases_in_a_row_are_a_span() -> None:
     assert span("sglang", ["0.5.22", "0.5.23"]) == "0.5.22 to 0.5.23"
     assert span("sglang", ["0.5.9", "0.5.23"]) == "0.5.9, 0.5.23"
     assert span("sglang", ["0.5.9"]) == "0.5.9"

@@ -385,7 +385,7 @@ def test_rope_that_is_not_known_is_not_proved(tmp_path: Path) -> None:
     assert run(source, tmp_path / "out", "vllm==0.33.0").outcome == "converted"
 
 
-def test_devices() -> None:
+def test_a_device_is_named_or_chosen() -> None:
     assert choose_device("cpu").type == "cpu"
     assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
     with pytest.raises(UsageError):

@@ -14,7 +14,19 @@ from safetensors.torch import load_file, save_file
 from converter.errors import InputError, UsageError
 from converter.pipeline import Report, Request, convert, validate
 from converter.rules.releases import resolve
-from tests.support import DRAFTERS, SAMPLE, TARGET, codes, copy_of, eagle3, errors, quiet, request, run
+from tests.support import (
+    DRAFTERS,
+    SAMPLE,
+    TARGET,
+    codes,
+    copy_of,
+    eagle3,
+    errors,
+    quiet,
+    request,
+    run,
+    sample_without_point_0,
+)
 
 Edit = Callable[[dict[str, Any]], None]
 CONFIG_ONLY = TARGET / "config.json"
@@ -53,16 +65,8 @@ def test_the_text_does_not_call_a_disagreement_agreement(tmp_path: Path) -> None
     assert "nothing was run" not in text
 
 
-def without_point_0(tmp_path: Path) -> Path:
-    tensors = load_file(SAMPLE)
-    for name in [n for n in tensors if n.endswith("hidden_states")]:
-        tensors[name] = tensors[name][1:].contiguous()
-    save_file(tensors, tmp_path / "s.safetensors", {"capture_points": "1 2 3 4 5 6"})
-    return tmp_path / "s.safetensors"
-
-
 def test_an_embedding_that_was_not_seen_proves_nothing(tmp_path: Path) -> None:
-    sample = without_point_0(tmp_path)
+    sample = sample_without_point_0(tmp_path, "1 2 3 4 5 6")
     blind = run(DRAFTERS / "a_plain", tmp_path / "out", sample=sample, target=CONFIG_ONLY)
     assert errors(blind) == ["N104"]
     assert run(DRAFTERS / "a_plain", tmp_path / "out", sample=sample).outcome == "converted"  # compared with the target

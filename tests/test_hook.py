@@ -22,7 +22,8 @@ from converter.hook.lfs import Pointer, parse_pointer
 from converter.hook.policy import Policy, parse_policy
 from converter.hook.pushed import Ref, refs_of_git, refs_of_pre_commit
 from converter.rules.recognition import may_be_drafter
-from tests.clones import Clone, environment, git, pointer, said, sealed_output
+from tests.clones import Clone, environment, git, said, sealed_output
+from tests.hub_repository import pointer
 from tests.support import DRAFTERS, PRODUCERS, TARGET, eagle3, eagle3_process
 
 A, B = "a" * 40, "b" * 40

@@ -18,6 +18,7 @@ import pytest
 from converter import seal
 from converter.hook.lfs import parse_pointer
 from tests.clones import Clone, environment, git, listing, said, sealed_output
+from tests.hub_repository import pointer
 from tests.support import DRAFTERS, ROOT, copy_of, eagle3
 
 pytestmark = pytest.mark.lfs
@@ -242,7 +243,7 @@ def test_pointers_are_read_as_git_lfs_reads_them(clone: LfsClone, tmp_path: Path
         if text:  # of nothing the pointer is nothing
             found = parse_pointer(done.stdout)
             assert found is not None and (found.sha256, found.size) == (seal.sha256_of(tmp_path / "file"), len(text))
-    good = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "a" * 64 + "\nsize 5\n"
+    good = pointer("a" * 64, 5)
     for text in (good, good.rstrip(), good.replace("v1", "v2"), good.replace("aaa", "AAA"), good.replace("5", "-5")):
         done = subprocess.run(["git", "lfs", "pointer", "--check", "--stdin"], input=text.encode(), check=False,
                               capture_output=True)  # fmt: skip

@@ -6,7 +6,11 @@ import ast
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+import yaml
+
+from tests import mutants
+from tests.support import ROOT
+
 PACKAGE = ROOT / "converter"
 
 # docs/design.md, "Rooms", from the ground up: a module imports only from its own room and those below.
@@ -80,11 +84,13 @@ def users_of(library: str) -> set[str]:
     return {name_of(p) for p in modules() if any(i.split(".")[0] == library for i in imports(p))}
 
 
-def test_the_plugin_imports_nothing_of_the_converter() -> None:
-    """It runs in SGLang's environment, where nothing else of this project need be installed."""
+def test_the_plugin_and_the_converter_import_nothing_of_each_other() -> None:
+    """It runs in SGLang's environment, where nothing else of this project need be installed, and only there."""
     for path in (PACKAGE / "sglang_plugin").glob("*.py"):
         own = [i for i in imports(path) if i.startswith("converter")]
         assert all(i.startswith("converter.sglang_plugin") for i in own), own
+    others = {name_of(p) for p in modules() if any(i.startswith("converter.sglang_plugin") for i in imports(p))}
+    assert all(name.startswith("converter.sglang_plugin") for name in others)
     assert imports(PACKAGE / "__init__.py") == ["converter.version"]
     assert imports(PACKAGE / "version.py") == []
 
@@ -129,3 +135,20 @@ def test_design_names_every_room() -> None:
     text = (ROOT / "docs" / "design.md").read_text()
     for room in {p.relative_to(PACKAGE).parts[0].removesuffix(".py") for p in modules()}:
         assert f"converter/{room}" in text or room in ("version",), room
+
+
+def test_every_target_of_make_and_every_marker_is_told_of() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    told = re.findall(r"^make ([a-z-]+) ", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    [phony] = re.findall(r"^\.PHONY: (.*)", makefile, re.MULTILINE)
+    assert targets == set(told) == set(phony.split())
+    markers = re.findall(r'^    "([a-z]+): .*\(make ([a-z-]+)', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert set(re.findall(r"-m ([a-z]+) tests", makefile)) == {marker for marker, _ in markers}
+    assert {target for _, target in markers} <= targets
+
+
+def test_every_mutant_that_is_explained_is_there() -> None:
+    there = {mutant.key for path in mutants.modules() for mutant in mutants.mutants_of(path)}
+    explained = yaml.safe_load(mutants.EXPLAINED.read_text())
+    assert [key for key in explained if key not in there] == []

@@ -159,7 +159,7 @@ def test_a_token_outside_the_draft_vocabulary_is_named(tmp_path: Path) -> None:
      ("layers.0.mlp.up_proj.weight", "layer 0"), ("layers.10.mlp.up_proj.weight", "layers 1.."), ("t2d", "map"),
      ("lm_head.weight_scale", "head"), ("embed_tokens.weight", "embedding"), ("mask_hidden", "fc"), ("masks", "other")],
 )  # fmt: skip
-def test_groups(name: str, group: str) -> None:
+def test_the_group_of_a_tensor(name: str, group: str) -> None:
     assert group_of(name) == group
 
 
@@ -495,7 +495,7 @@ def test_a_quantised_drafter_counts_its_weights_once(tmp_path: Path) -> None:
     assert found["cost"]["step_bytes"] == 164480 - 192 * 64 + 4  # a byte a weight less, and the scale
 
 
-def test_a_lone_file_and_a_pickle_are_looked_at(tmp_path: Path) -> None:
+def test_a_lone_file_and_a_pickle_are_looked_at() -> None:
     lone = as_json(look(DRAFTERS / "a_plain" / "model.safetensors"))
     assert lone["points"]["trained"] == [1, 3, 5]
     pickle = as_json(look(PRODUCERS / "specforge_state"))

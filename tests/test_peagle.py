@@ -93,7 +93,7 @@ def test_no_release_of_sglang_serves_it_and_the_finding_says_what_it_would_do() 
     assert finding.fix == (f"works in vLLM 0.16.0 to 0.33.0:  {command} --engine vllm",)
 
 
-def test_a_target_of_another_width_needs_a_newer_vllm(tmp_path: Path) -> None:
+def test_a_target_of_another_width_needs_a_newer_vllm() -> None:
     """Before 0.22 its mask_hidden is three times the drafter's width."""
     spec = replace(check(SPECULATORS, VLLM).drafter.spec, target_hidden_size=96)  # type: ignore[union-attr]
     for release, expected in (("0.21.0", ["K143"]), ("0.22.0", [])):
@@ -101,7 +101,7 @@ def test_a_target_of_another_width_needs_a_newer_vllm(tmp_path: Path) -> None:
         assert [f.code for f in examine(engine, spec, LLAMA).findings] == expected
 
 
-def test_mixed_windows_stop_the_runner_that_drafts_in_parallel(tmp_path: Path) -> None:
+def test_mixed_windows_stop_the_runner_that_drafts_in_parallel() -> None:
     parallel = replace(check(SPECULATORS, VLLM).drafter.spec, layer_windows=(16, None))  # type: ignore[union-attr]
     for spec, expected in ((parallel, ["K110"]), (replace(parallel, mask_token_id=None), [])):
         assert [f.code for f in examine(resolve(VLLM)[0].serving(spec), spec, LLAMA).findings] == expected

@@ -89,7 +89,7 @@ def test_what_is_written_for_it_reads_back(name: str) -> None:
         assert not why_it_stops(engine, view, LLAMA)
 
 
-def test_its_class_is_unknown_to_every_other_engine(tmp_path: Path) -> None:
+def test_its_class_is_unknown_to_every_other_engine() -> None:
     spec = drafter("b_nbr").spec
     plugged = resolve(NEW)[0].with_plugin()
     config = nested(write_config(plugged, spec, (0, 2, 4)))

@@ -543,7 +543,7 @@ def test_what_its_training_computed_otherwise_is_said() -> None:
     assert "ModelOpt 0.41 and 0.42" in finding(check(PRODUCERS / "modelopt_midlayer"), "C216").message
 
 
-def test_yarn_over_plain_rope(tmp_path: Path) -> None:
+def test_yarn_over_plain_rope() -> None:
     report = check(PRODUCERS / "modelopt_layers")
     assert report.drafter is not None and report.drafter.spec.rope.kind == "yarn"
     assert "--set rope_scaling=none" in finding(report, "C215").fix[0]

@@ -26,7 +26,9 @@ from converter.report.explain import catalogue
 from converter.source import SEAL, SIGNATURE
 from converter.target_weights import RowTable
 from tests.hub_client import Client, Done, World, secret
-from tests.hub_server import Asked, Fault, Repository, deaf_server, files_of, hub_server, unused_port
+from tests.hub_handler import Asked, Fault
+from tests.hub_repository import Repository, files_of
+from tests.hub_server import deaf_server, hub_server, unused_port
 from tests.support import DRAFTERS, PRODUCERS, SAMPLE, TARGET, run
 from tests.test_schemas import assert_published
 from tests.test_signing import write_key
@@ -219,7 +221,7 @@ def test_shards_and_a_pickle(world: World, tmp_path: Path) -> None:
     assert world("diff", "org/pickle", "org/a").code == 0
 
 
-def test_revisions_and_folders(world: World, tmp_path: Path) -> None:
+def test_revisions_and_folders(world: World) -> None:
     files = {f"checkpoints/{k}/{n}": p for k in (0, 2, 9, 10) for n, p in files_of(A).items()}
     run = world.hub.create("org/run", {**files, "checkpoints/best/config.json": b"{}", "README.md": b"#"})
     first = run.refs["main"]
@@ -275,7 +277,7 @@ def test_a_branch_that_does_not_rest(world: World) -> None:
     assert len(told) == 6 and done.json["input"]["commit"] == told[4]
 
 
-def test_nothing_is_fetched_twice(world: World, tmp_path: Path) -> None:
+def test_nothing_is_fetched_twice(world: World) -> None:
     world("validate", "org/a", "--target", "org/target")
     done = world("validate", "org/a", "--target", "org/target")
     assert done.code == 0 and world.hub.asked

@@ -88,7 +88,7 @@ def test_a_missing_file() -> None:
     assert "nowhere.yaml: No such file" in done.stderr
 
 
-def test_lists() -> None:
+def test_dialects_and_engines_are_listed() -> None:
     assert "speculators" in eagle3("dialects").stdout
     assert json.loads(eagle3("dialects", "--json").stdout)[0]["ids"]["rule"] == "literal"
     assert "sglang" in eagle3("engines", "list").stdout

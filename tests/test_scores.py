@@ -124,7 +124,7 @@ def test_what_does_not_belong_together_is_refused() -> None:
             score(nothing)
 
 
-def test_json() -> None:
+def test_scores_as_json() -> None:
     document = as_json(score([SMALL, outcome([[12], [-1]], "01")]))
     assert document == json.loads(json.dumps(document, allow_nan=False))
     assert (document["right"], document["rows"], document["accuracy"]) == ([4, 1], [5, 4], [0.8, 0.25])
@@ -238,7 +238,7 @@ def test_rows_as_like_as_one_are_worth_one() -> None:
     assert (measured.low, measured.high) == (pytest.approx(low), pytest.approx(high))
 
 
-def test_student() -> None:
+def test_quantiles_of_student_s_distribution() -> None:
     """Tables: 2.262 for 9 degrees of freedom, 2.093 for 19, 1.980 for 120."""
     assert [student(n) for n in (1, 9, 19, 120)] == pytest.approx([12.706, 2.262, 2.093, 1.980], abs=1e-3)
     assert student(3) == pytest.approx(3.182, rel=0.01)

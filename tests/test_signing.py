@@ -294,7 +294,7 @@ def test_without_the_library(tmp_path: Path, signed: Path, keys: Keys, monkeypat
     assert not (tmp_path / "out").exists() and eagle3("seal", "verify", signed).returncode == 0
 
 
-def test_what_is_changed_is_not_signed(folder: Path, keys: Keys, tmp_path: Path) -> None:
+def test_what_is_changed_is_not_signed(folder: Path, keys: Keys) -> None:
     (folder / SIGNATURE).unlink()
     (folder / "config.json").write_text("{}")
     sign = ("seal", "sign", "--key", keys.private)

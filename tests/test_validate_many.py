@@ -24,11 +24,10 @@ from converter.errors import UsageError
 from converter.report import files
 from converter.report.several import Several, SeveralPrinter, validate_several
 from converter.rules.schema import check
-from tests.support import DRAFTERS, SAMPLE, TARGET, request
+from tests.support import DRAFTERS, ROOT, SAMPLE, TARGET, request
 from tests.test_report_files import form
 from tests.test_schemas import assert_published
 
-ROOT = Path(__file__).parent.parent
 ENGINES = ("sglang==0.5.23", "vllm==0.33.0")
 GIVEN = (DRAFTERS / "l_defaults", DRAFTERS / "nowhere", DRAFTERS / "a_plain", TARGET)  # the last is no drafter
 
@@ -206,7 +205,7 @@ def test_a_kept_document_can_be_laid_out_later(tmp_path: Path) -> None:
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command_prints_and_writes_one_document(tmp_path: Path) -> None:
     out = tmp_path / "all.json"
     done = validate(*GIVEN, "--engine", "vllm", "--target", TARGET, "--json", "--report", out)
     assert done.exit_code == 3

@@ -92,7 +92,7 @@ CASES: list[tuple[str, str, Edit, str]] = [
 
 
 @pytest.mark.parametrize(("name", "edit", "code"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
-def test_values(name: str, edit: Edit, code: str, tmp_path: Path) -> None:
+def test_values_that_training_cannot_leave(name: str, edit: Edit, code: str, tmp_path: Path) -> None:
     assert about_values(judged(tmp_path, edit, name)) == ([code] if code else [])
 
 

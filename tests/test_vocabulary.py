@@ -64,7 +64,8 @@ def test_never_a_map_out_of_range_or_with_duplicates(drawn: tuple[np.ndarray, in
 
 
 @given(
-    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20),
+    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20)
+    | st.lists(st.integers(0, 20), min_size=1, max_size=20, unique=True),
     st.integers(21, 60),
     st.none() | st.lists(st.booleans(), min_size=60, max_size=60),
 )
@@ -130,7 +131,9 @@ MARKS = load_file(DRAFTERS / "a_plain" / "model.safetensors")["t2d"]
     ],
     ids=["ids", "int32 ids", "int32", "uint8 t2d", "int64 t2d", "no t2d", "ids, no t2d", "no d2t"],
 )
-def test_repaired(d2t: torch.Tensor | None, t2d: torch.Tensor | None, code: str | None, tmp_path: Path) -> None:
+def test_a_map_that_can_be_told_is_repaired(
+    d2t: torch.Tensor | None, t2d: torch.Tensor | None, code: str | None, tmp_path: Path
+) -> None:
     report = convert_with(tmp_path, d2t=d2t, t2d=t2d)
     assert report.outcome == "converted"
     assert codes(report) == ([code] if code else [])
@@ -160,7 +163,9 @@ FAR = torch.cat([TRUE[:-1], torch.tensor([10_000])])
         "two dimensions",
     ],
 )  # fmt: skip
-def test_refused(d2t: torch.Tensor | None, t2d: torch.Tensor | None, code: str, tmp_path: Path) -> None:
+def test_a_map_that_cannot_be_told_is_refused(
+    d2t: torch.Tensor | None, t2d: torch.Tensor | None, code: str, tmp_path: Path
+) -> None:
     assert errors(convert_with(tmp_path, d2t=d2t, t2d=t2d)) == [code]
     assert not (tmp_path / "out").exists()
 

@@ -19,7 +19,20 @@ from converter.errors import InputError
 from converter.forward.contrast import Contrast
 from converter.forward.wiring import Wiring, neighbours
 from converter.pipeline import Report
-from tests.support import DATA, DRAFTERS, NAMES, SAMPLE, Config, Tensors, check, codes, copy_of, errors, run
+from tests.support import (
+    DATA,
+    DRAFTERS,
+    NAMES,
+    SAMPLE,
+    Config,
+    Tensors,
+    check,
+    codes,
+    copy_of,
+    errors,
+    run,
+    sample_without_point_0,
+)
 
 # A release that serves each whole; a_plain and most others are served by several.
 ENGINE = {
@@ -256,15 +269,6 @@ def test_windows_that_move_with_the_steps_are_no_disagreement(tmp_path: Path) ->
 # --- labels ---------------------------------------------------------------------------------------------------
 
 
-def shifted(tmp_path: Path) -> Path:
-    """The sample as made by somebody who calls layer k layer k-1."""
-    tensors = load_file(SAMPLE)
-    for name in [n for n in tensors if n.endswith("hidden_states")]:
-        tensors[name] = tensors[name][1:].contiguous()
-    save_file(tensors, tmp_path / "shifted.safetensors", {"capture_points": "0 1 2 3 4 5"})
-    return tmp_path / "shifted.safetensors"
-
-
 def test_labels_shifted_like_the_drafters_pass_as_sample_and_are_not_anchored(tmp_path: Path) -> None:
     """The engine would feed points 0, 2, 4, and the sample cannot show that 1, 3, 5 were trained."""
 
@@ -272,7 +276,8 @@ def test_labels_shifted_like_the_drafters_pass_as_sample_and_are_not_anchored(tm
         config["eagle_aux_hidden_state_layer_ids"] = [0, 2, 4]
 
     source = copy_of("a_plain", tmp_path / "in", shift)
-    report = run(source, tmp_path / "out", "sglang==0.5.23", sample=shifted(tmp_path))
+    sample = sample_without_point_0(tmp_path, "0 1 2 3 4 5")  # of somebody who calls layer k layer k-1
+    report = run(source, tmp_path / "out", "sglang==0.5.23", sample=sample)
     assert report.outcome == "converted", errors(report)
     assert report.proof is not None and report.proof.level == "sample"
     anchors = report.proof.anchors
@@ -382,7 +387,7 @@ def test_a_search_does_not_fail_a_drafter_for_one_engine_of_two() -> None:
     assert report.outcome == "validated" and report.proof is not None and report.proof.level == "anchored"
 
 
-def test_the_search_accuses_a_wrong_declaration_with_the_right_one(tmp_path: Path) -> None:
+def test_the_search_accuses_a_wrong_declaration_with_the_right_one() -> None:
     report = check(DRAFTERS / "g_aux024", "sglang==0.5.23", aux=(1, 3, 5), sample=SAMPLE, find_wiring=True)
     assert errors(report) == ["A301"]
     [finding] = [f for f in report.findings if f.code == "A301"]
@@ -450,7 +455,7 @@ def test_contrast_by_hand() -> None:
         (0.3, 3.0, 400, "undecided"),
     ],
 )
-def test_verdicts(mean: float, spread: float, count: int, verdict: str) -> None:
+def test_a_verdict_by_mean_spread_and_count(mean: float, spread: float, count: int, verdict: str) -> None:
     values = mean + spread * torch.randn(count, generator=torch.Generator().manual_seed(3))
     assert contrast_of(values).verdict == verdict
     mirror = {"worse": "better", "better": "worse"}

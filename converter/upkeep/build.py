@@ -6,15 +6,15 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from converter.upkeep.machine import UNKNOWN, Stack
 from converter.upkeep.source import Class, Function
+from converter.upkeep.values import UNKNOWN, Stack
 
 #: The class that an architecture's name stands for, or None.
 Registry = Callable[[str], "Class | None"]
 
 
 def built_as(cls: Class, name: str, registry: Registry, depth: int = 0) -> Any:
-    """A Class, a literal, the machine's Stack for the decoder layers, or its UNKNOWN."""
+    """A Class, a literal, a Stack for the decoder layers, or UNKNOWN."""
     if depth > 6:
         return UNKNOWN
     found: list[Any] = []
@@ -50,7 +50,7 @@ def _returned_by_layers(cls: Class) -> str:
 
 
 def _returned(forward: Function) -> str:
-    """The form of the last `return` of a layer, see machine.Stack; "" where it is none of those."""
+    """The form of the last `return` of a layer, see values.Stack; "" where it is none of those."""
     returns = [n for n in ast.walk(forward) if isinstance(n, ast.Return) and n.value is not None]
     value = max(returns, key=lambda n: n.lineno).value if returns else None
     if isinstance(value, ast.Name):

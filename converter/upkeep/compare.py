@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,7 +12,9 @@ from converter.rules import loading
 from converter.rules.ids import WITHOUT_IDS
 from converter.rules.loading import known_releases
 from converter.rules.targets import TargetRule, architectures, target_rule
-from converter.upkeep.drafts import COMPUTED, REQUIRED, DraftReading, Read
+from converter.upkeep.config_keys import COMPUTED, REQUIRED, Read
+from converter.upkeep.digest import digest_of
+from converter.upkeep.drafts import DraftReading
 from converter.upkeep.reading import IDS, Reading
 from converter.upkeep.source import CannotTell, Class
 from converter.upkeep.targets import UNTOLD, TargetReading
@@ -347,22 +347,3 @@ def _class_at(reading: Reading, place: str) -> Class | None:
         if cls.node.lineno <= int(line) <= (cls.node.end_lineno or 0):
             return cls
     return None
-
-
-def digest_of(cls: Class) -> str:
-    """Twelve hex digits of a class's code without comments, docstrings and formatting, the same in every Python."""
-    return hashlib.sha256(repr(_plain(cls.node)).encode()).hexdigest()[:12]
-
-
-def _plain(node: Any) -> Any:
-    """A syntax tree as lists and values, without what is empty or differs between releases of Python."""
-    if isinstance(node, list):
-        return [_plain(part) for part in node if not _is_text(part)]
-    if not isinstance(node, ast.AST):
-        return node
-    fields = ((name, value) for name, value in ast.iter_fields(node) if name not in ("ctx", "kind", "type_comment"))
-    return [type(node).__name__, *((name, _plain(value)) for name, value in fields if value not in (None, []))]
-
-
-def _is_text(node: Any) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

@@ -30,6 +30,7 @@ class Package:
     release   as its metadata states it
     origin    what the user named: a wheel, or the folder of the installed package
     sizes     path -> bytes, of every .py file under the folder `name`, as in the wheel
+    changed   path -> text that stands in place of the file's
     """
 
     name: str

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from converter.upkeep.drafts import DraftReading, Read, id_keys, read_drafts
+from converter.upkeep.config_keys import Read, id_keys
+from converter.upkeep.drafts import DraftReading, read_drafts
 from converter.upkeep.package import Package, PackageError
 from converter.upkeep.source import CannotTell, Class, Source
 from converter.upkeep.targets import UNTOLD, Fact, Setter, TargetReading, read_target
@@ -33,10 +34,12 @@ class Names:
 class Reader:
     """How the packages of an engine are read: where things are in them, as data.
 
+    engine      as the mapping calls it, which is its package's name, too
     prefix      what the mapping leaves out of paths
     models      folder of the model classes
     names       finds the architectures
     setter      how a target class is told its points
+    supports    whether a class takes part where it has the setter
     ids_in      folders in which ids are read from a drafter's config; `ids_apart` a pattern of files in them that do
                 so for other methods than EAGLE-3
     elsewhere   files in which other keys of a drafter's config are read, by the engine's own config classes

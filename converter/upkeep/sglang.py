@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import re
 
-from converter.upkeep.machine import Words
 from converter.upkeep.reading import Names, Reader
 from converter.upkeep.source import CannotTell, Class, Source
 from converter.upkeep.targets import UNTOLD, Fact, Setter
+from converter.upkeep.words import Words
 
 WORDS = Words(
     facts={
@@ -33,7 +33,7 @@ def _names(source: Source) -> Names:
     targets: dict[str, Class] = {}
     drafts: dict[str, Class] = {}
     unread: dict[str, Fact] = {}
-    for path in source.mentioning(_MODELS, ["EntryClass"]):
+    for path in source.mentioning(_MODELS, "EntryClass"):
         try:
             module = source.module(path)
         except CannotTell as problem:

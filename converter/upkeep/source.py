@@ -75,6 +75,7 @@ class Class:
         return tuple(_lineage(self, ()))
 
     def method(self, name: str) -> tuple[Class, Function] | None:
+        """A method and the class of the lineage that has it, the nearest."""
         for owner in self.lineage:
             found = owner.methods.get(name)
             if found is not None:
@@ -82,6 +83,7 @@ class Class:
         return None
 
     def inherits(self, name: str) -> bool:
+        """Whether a class of that name is behind it in the lineage."""
         return any(c.name == name for c in self.lineage[1:])
 
 
@@ -105,7 +107,7 @@ def _lineage(start: Class, seen: tuple[Class, ...]) -> Iterator[Class]:
 
 
 class Module:
-    """One parsed file."""
+    """One parsed file. Raises CannotTell where it cannot be parsed."""
 
     def __init__(self, source: Source, path: str) -> None:
         self.source, self.path = source, path
@@ -138,7 +140,12 @@ class Module:
         """The class that a name means at the top level (`before`: on the line of that statement)."""
         line = getattr(before, "lineno", 10**9)
         if (name, line) not in self._named:
-            self._named[name, line] = self._find_class(name, line)
+            self._named[name, line] = None  # where files import a name from each other, the circle ends here
+            try:
+                self._named[name, line] = self._find_class(name, line)
+            except CannotTell:
+                del self._named[name, line]
+                raise
         return self._named[name, line]
 
     def _class(self, node: ast.ClassDef) -> Class:
@@ -174,18 +181,18 @@ class Module:
 
     @cached_property
     def classes(self) -> list[Class]:
+        """Those of the top level."""
         return [self._class(n) for n in self.statements if isinstance(n, ast.ClassDef)]
 
     def assigned(self, name: str) -> ast.expr | None:
         """What the file assigns to a name at the top level, last."""
         for node in reversed(self.names.get(name, [])):
-            if isinstance(node, ast.Assign):
-                return node.value
-            if isinstance(node, ast.AnnAssign):
+            if isinstance(node, ast.Assign | ast.AnnAssign):
                 return node.value
         return None
 
     def function(self, name: str) -> Function | None:
+        """The function that a name means at the top level."""
         for node in reversed(self.names.get(name, [])):
             if isinstance(node, Function):
                 return node
@@ -246,10 +253,11 @@ class Source:
         self._modules: dict[str, Module] = {}
 
     def short(self, path: str) -> str:
+        """A path as the mappings name it."""
         return path.removeprefix(self.prefix)
 
     def module(self, path: str) -> Module | None:
-        """A file by its path in the package; None where there is none."""
+        """A file by its path in the package; None where there is none. Raises CannotTell where it cannot be parsed."""
         if path not in self.package.paths:
             return None
         if path not in self._modules:
@@ -257,30 +265,22 @@ class Source:
         return self._modules[path]
 
     def by_dotted(self, dotted: str) -> Module | None:
+        """A module, or a package's own, by its name; None where there is none."""
         base = dotted.replace(".", "/")
         return self.module(f"{base}.py") or self.module(f"{base}/__init__.py")
 
-    def under(self, folder: str) -> list[str]:
-        return sorted(p for p in self.package.paths if p.startswith(folder))
+    def mentioning(self, folder: str, text: str) -> list[str]:
+        """Paths of the files below a folder that hold a text."""
+        return [p for p in sorted(self.package.paths) if p.startswith(folder) and text in self.package.text(p)]
 
-    def mentioning(self, folder: str, words: Iterable[str]) -> list[str]:
-        """Paths of the files below a folder that hold one of the words."""
-        wanted = tuple(words)
-        return [p for p in self.under(folder) if any(w in self.package.text(p) for w in wanted)]
-
-    def imported(self, path: str, node: ast.ImportFrom, name: str, depth: int = 0) -> Class | None:
+    def imported(self, path: str, node: ast.ImportFrom, name: str) -> Class | None:
         """The class that `from X import name` in the file `path` gives, through re-exports."""
-        module = self._target(path, node)
-        if module is None or depth > 8:
-            return None
-        return module.class_named(name)
+        module = self.by_dotted(self._dotted(path, node))
+        return module.class_named(name) if module is not None else None
 
     def submodule(self, path: str, node: ast.ImportFrom, name: str) -> Module | None:
         """The module that `from X import name` in the file `path` gives."""
         return self.by_dotted(f"{self._dotted(path, node)}.{name}")
-
-    def _target(self, path: str, node: ast.ImportFrom) -> Module | None:
-        return self.by_dotted(self._dotted(path, node))
 
     def _dotted(self, path: str, node: ast.ImportFrom) -> str:
         if node.level:

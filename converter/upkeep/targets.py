@@ -15,8 +15,10 @@ from typing import Any
 from converter.rules import ids as id_rules
 from converter.rules.behaviours import POINTS
 from converter.upkeep.build import Registry, built_as
-from converter.upkeep.machine import Captured, Machine, State, Stops, Thing, Words
+from converter.upkeep.machine import Machine
 from converter.upkeep.source import CannotTell, Class, Function
+from converter.upkeep.values import Captured, State, Stops, Thing
+from converter.upkeep.words import Words
 
 UNTOLD = "cannot tell"
 _DEPTHS = (8, 11)  # layers of the models that ids are tried on
@@ -27,8 +29,9 @@ _CAPTURE_LAYERS = 7
 class Setter:
     """How a class is told its points.
 
-    name      the method that takes ids; `default` another that gives the points where there are none, "" where the
-              first is called without ids
+    name      the method that takes ids
+    default   methods that give the points where there are none, of which the first that a class has counts; () where
+              `name` is called without ids
     words     what the machine is told about the engine
     """
 

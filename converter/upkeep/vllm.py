@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import re
 
-from converter.upkeep.machine import Words
 from converter.upkeep.reading import Names, Reader
 from converter.upkeep.source import CannotTell, Class, Module, Source, flat
 from converter.upkeep.targets import UNTOLD, Fact, Setter
+from converter.upkeep.words import Words
 
 WORDS = Words(
     facts={

@@ -100,7 +100,7 @@ def test_order_is_that_of_the_bytes(tmp_path: Path) -> None:
 # --- forms that are refused ---------------------------------------------------------------------------------
 
 
-def test_missing(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     assert refused(tmp_path / "absent").code == "F100"
 
 
@@ -288,7 +288,7 @@ def test_parts_along_the_first_axis(shards: Path) -> None:
 
 
 @pytest.mark.parametrize(("start", "count"), [(0, 2), (0, 1), (1, 1), (1, 5), (2, 1), (9, 3), (0, 0)])
-def test_rows(start: int, count: int, shards: Path) -> None:
+def test_some_rows_of_a_tensor(start: int, count: int, shards: Path) -> None:
     save_file({"c": C, "empty": np.zeros((0, 3), "f4"), "narrow": np.zeros((2, 0), "f4")}, shards / SECOND)
     index(shards, {"a": FIRST, "b": FIRST, "c": SECOND, "empty": SECOND, "narrow": SECOND})
     checkpoint = open_checkpoint(shards)

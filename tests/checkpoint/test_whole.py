@@ -41,7 +41,7 @@ def test_permissions_stay_and_links_are_followed(tmp_path: Path) -> None:
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
 
 
-def test_a_device_is_written_to(tmp_path: Path) -> None:
+def test_a_device_is_written_to() -> None:
     read, write = os.pipe()
     write_whole(Path(f"/dev/fd/{write}"), "said")
     os.close(write)
@@ -49,7 +49,7 @@ def test_a_device_is_written_to(tmp_path: Path) -> None:
         assert opened.read() == "said"
 
 
-def test_what_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_leaves_the_old_one(tmp_path: Path) -> None:
     def pieces() -> Any:
         yield b"half"
         raise OSError(28, "full")

@@ -20,9 +20,9 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-REPOSITORY = Path(__file__).parents[2]
-DATA = REPOSITORY / "tests" / "data"
-TARGET = DATA / "target-tiny"
+from tests.faults.changes import config, header
+from tests.support import DATA, DRAFTERS, ROOT, SAMPLE, TARGET
+
 TARGET_LAYERS = 6
 
 #: fp32 on both sides; the logits are of the order of 10.
@@ -70,12 +70,12 @@ class Workshop:
         output.parent.mkdir(exist_ok=True)
         command = [
             *(sys.executable, "-m", "converter", "convert"),
-            *(str(DATA / "drafters" / drafter), str(output)),
+            *(str(DRAFTERS / drafter), str(output)),
             *(word for engine in engines for word in ("--engine", engine)),
             *("--target", str(TARGET)),
             *(("--max-shard-size", "50KB") if drafter in SHARDED else ()),
         ]
-        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         failure = f"{done.stdout}{done.stderr}" if done.returncode else None
         return output, failure
 
@@ -111,37 +111,32 @@ def collect(jobs: Iterable[Job], results: dict[str, dict[str, Any]]) -> dict[str
 
 def change_config(folder: Path, **changes: Any) -> None:
     """Set keys of a folder's config.json; None takes a key out."""
-    path = folder / "config.json"
-    config = {**json.loads(path.read_text()), **changes}
-    path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+    config(changes)(folder)
 
 
 def rename_tensor(folder: Path, old: str, new: str) -> None:
     """Give a tensor of a folder another name."""
-    path = folder / "model.safetensors"
-    content = path.read_bytes()
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = {new if name == old else name: entry for name, entry in json.loads(content[8:end]).items()}
-    assert new in header
-    written = json.dumps(header).encode()
-    path.write_bytes(len(written).to_bytes(8, "little") + written + content[end:])
+    header(lambda entries: entries.update({new: entries.pop(old)}))(folder)
 
 
 def trained_points(drafter: str) -> list[int]:
-    config = json.loads((DATA / "drafters" / drafter / "config.json").read_text())
-    return config["eagle_aux_hidden_state_layer_ids"]
+    return _config(drafter)["eagle_aux_hidden_state_layer_ids"]
 
 
 def trained_windows(drafter: str) -> list[int | None]:
     """The attention window of each layer, None where it sees everything."""
-    config = json.loads((DATA / "drafters" / drafter / "config.json").read_text())["transformer_layer_config"]
-    kinds = config.get("layer_types") or ["full_attention"] * config["num_hidden_layers"]
-    return [config["sliding_window"] if kind == "sliding_attention" else None for kind in kinds]
+    layer = _config(drafter)["transformer_layer_config"]
+    kinds = layer.get("layer_types") or ["full_attention"] * layer["num_hidden_layers"]
+    return [layer["sliding_window"] if kind == "sliding_attention" else None for kind in kinds]
+
+
+def _config(drafter: str) -> dict[str, Any]:
+    return json.loads((DRAFTERS / drafter / "config.json").read_text())
 
 
 def sample_inputs(drafter: str) -> dict[str, np.ndarray]:
     """The first sequence of the sample as a draft prefill: token i + 1 with the state at i."""
-    sample = load_file(DATA / "samples" / "tiny.safetensors")
+    sample = load_file(SAMPLE)
     tokens, states = sample["s0.input_ids"], sample["s0.hidden_states"]
     return {
         "input_ids": tokens[1:],
@@ -159,7 +154,7 @@ def inputs_in_another_order(drafter: str) -> dict[str, np.ndarray]:
 
 def target_token_ids(drafter: str) -> list[int] | None:
     """The target's ids of the draft tokens, read off the mask that says which are in."""
-    with safe_open(DATA / "drafters" / drafter / "model.safetensors", framework="numpy") as file:
+    with safe_open(DRAFTERS / drafter / "model.safetensors", framework="numpy") as file:
         if "t2d" not in file.keys():  # noqa: SIM118  (the file is no mapping)
             return None
         return np.flatnonzero(file.get_tensor("t2d")).tolist()

@@ -19,10 +19,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tests.support import ROOT
+
 from . import environment
 
 HARNESS = Path(__file__).with_name("harness")
-REPOSITORY = Path(__file__).parents[2]
 SECONDS_ALLOWED = 600
 
 
@@ -43,7 +44,7 @@ def run_jobs(
     """
     path, more = engines.pythonpath(requirement), {}
     if plugin:
-        path, more = os.pathsep.join([path, str(REPOSITORY)]), {"SGLANG_EXTERNAL_MODEL_PACKAGE": plugin}
+        path, more = os.pathsep.join([path, str(ROOT)]), {"SGLANG_EXTERNAL_MODEL_PACKAGE": plugin}
     return run_script(engines, path, script, jobs, requirement, more)
 
 

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.support import DATA, ROOT, TARGET
+
 from .conftest import Engines
-from .drafters import DATA, LOGIT_TOLERANCE, REPOSITORY, TARGET, Loaded, Workshop, change_config, collect, sample_inputs
+from .drafters import LOGIT_TOLERANCE, Loaded, Workshop, change_config, collect, sample_inputs
 
 pytestmark = pytest.mark.engines
 
@@ -52,7 +54,7 @@ class Forms:
         output.parent.mkdir(exist_ok=True)
         command = [sys.executable, "-m", "converter", "convert", str(source), str(output), "--to", form]
         command += ["--target", str(TARGET), *more]
-        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         return output
 

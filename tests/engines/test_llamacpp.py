@@ -19,12 +19,12 @@ from safetensors.torch import load_file as load_tensors
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from tests.support import DATA, DRAFTERS, SAMPLE, TARGET
+
 from . import llamacpp
 from .conftest import Engines
 from .drafters import (
-    DATA,
     LOGIT_TOLERANCE,
-    TARGET,
     Loaded,
     Workshop,
     change_config,
@@ -106,7 +106,7 @@ def neighbouring_pairs(weight: np.ndarray, head_dim: int) -> np.ndarray:
 def test_every_tensor_arrives(name: str, made: dict[str, Loaded]) -> None:
     assert made[name].result["error"] is None
     arrived = made[name].outputs
-    trained = {k: v.float().numpy() for k, v in load_tensors(DATA / "drafters" / name / "model.safetensors").items()}
+    trained = {k: v.float().numpy() for k, v in load_tensors(DRAFTERS / name / "model.safetensors").items()}
     head_dim = made[name].result["values"]["eagle3.attention.key_length"]
     expected = {}
     for theirs, ours in NAMES.items():
@@ -172,7 +172,7 @@ def test_bf16_is_kept(engines: Engines, workshop: Workshop, tmp_path: Path) -> N
     job = {**_job(tmp_path, "bf16", folder, target=str(TARGET)), "type": "bf16"}
     result = llamacpp.convert(engines.environment, [job])["bf16"]
     assert result["error"] is None
-    trained = load_tensors(DATA / "drafters" / "a_plain" / "model.safetensors")["fc.weight"]
+    trained = load_tensors(DRAFTERS / "a_plain" / "model.safetensors")["fc.weight"]
     assert np.array_equal(load_file(job["tensors"])["fc.weight"], trained.float().numpy())
 
 
@@ -185,7 +185,7 @@ POINTS = tuple(range(6))
 @pytest.fixture(scope="module")
 def ran(engines: Engines, made: dict[str, Loaded], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Loaded]:
     scratch = tmp_path_factory.mktemp("library")
-    sample = load_file(DATA / "samples" / "tiny.safetensors")
+    sample = load_file(SAMPLE)
     tokens = sample["s0.input_ids"].tolist()
     jobs: list[dict[str, Any]] = []
     gguf = {name: loaded.result["values"] and str(_file(made, name)) for name, loaded in made.items() if _made(loaded)}
@@ -211,7 +211,7 @@ def _file(made: dict[str, Loaded], name: str) -> Path:
 @library
 def test_the_target_hands_out_the_points(ran: dict[str, Loaded]) -> None:
     """Layer k's input is capture point k, the embedding among them."""
-    expected = load_file(DATA / "samples" / "tiny.safetensors")["s0.hidden_states"][list(POINTS)]
+    expected = load_file(SAMPLE)["s0.hidden_states"][list(POINTS)]
     assert np.abs(ran["target"].outputs["states"] - expected).max() < LOGIT_TOLERANCE
 
 

@@ -13,10 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.support import DATA, run
+from tests.support import DATA, TARGET, run
 
 from .conftest import Engines, Results
-from .drafters import TARGET
 
 pytestmark = pytest.mark.engines
 

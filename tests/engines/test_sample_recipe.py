@@ -15,17 +15,16 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from tests.support import eagle3
+from tests.support import DRAFTERS, SAMPLE, TARGET, eagle3
 
 from . import environment
 from .conftest import Engines
-from .drafters import DATA
 
 pytestmark = pytest.mark.engines
 
 RECIPE = Path(__file__).parents[2] / "docs" / "samples.md"
-BUNDLED = DATA / "samples" / "tiny.safetensors"
-SETTINGS = {"TARGET": str(DATA / "target-tiny"), "POINTS": [0, 1, 2, 3, 4, 5, 6]}
+BUNDLED = SAMPLE
+SETTINGS = {"TARGET": str(TARGET), "POINTS": [0, 1, 2, 3, 4, 5, 6]}
 AGAIN = f"""
 from safetensors.torch import load_file
 recorded, again = load_file({str(BUNDLED)!r}), {{}}
@@ -67,6 +66,6 @@ def test_a_drafter_is_proved_on_what_it_writes(made: Path, tmp_path: Path) -> No
     sample = made / "sample.safetensors"
     with safe_open(sample, "pt") as file:
         assert file.metadata() == {"capture_points": "0 1 2 3 4 5 6"}
-    done = eagle3("convert", DATA / "drafters" / "g_aux024", tmp_path / "out", "--sample", sample)
+    done = eagle3("convert", DRAFTERS / "g_aux024", tmp_path / "out", "--sample", sample)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "engine = trained on the sample's states" in done.stdout

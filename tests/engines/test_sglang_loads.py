@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from converter.rules.ids import solve
+from tests import support
 
 from .conftest import Engines
 from .drafters import (
-    DATA,
     LOGIT_FAULT,
     LOGIT_TOLERANCE,
     TARGET_LAYERS,
@@ -89,7 +89,7 @@ class Loader:
         inputs = sample_inputs(drafter)
         if (release, drafter) == (TRAINERS_NAMES[0], "a_plain"):
             faulty = copy(folder, TRAINERS_NAMES[1])
-            shutil.copy(DATA / "drafters" / drafter / "model.safetensors", faulty)
+            shutil.copy(support.DRAFTERS / drafter / "model.safetensors", faulty)
             return [job(TRAINERS_NAMES[1], faulty, inputs)]
         if (release, drafter) == (OTHER_ORDER[0], "a_plain"):
             return [job(OTHER_ORDER[1], folder, inputs_in_another_order(drafter))]

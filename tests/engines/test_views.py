@@ -16,15 +16,14 @@ from converter.look.inspect import inspect
 from converter.look.subject import Asked
 from converter.pipeline import Request, convert, validate
 from converter.report.verdict import of_engine
-from tests.support import quiet
+from tests.support import DATA, DRAFTERS, TARGET, quiet
 
 from .conftest import Engines, Results
-from .drafters import DATA, TARGET
 
 pytestmark = pytest.mark.engines
 
 FOLDERS = {
-    **{name: DATA / "drafters" / name for name in ("a_plain", "c_nbfc", "e_2layers", "f_qwen3", "l_defaults")},
+    **{name: DRAFTERS / name for name in ("a_plain", "c_nbfc", "e_2layers", "f_qwen3", "l_defaults")},
     **{name: DATA / "producers" / name for name in ("specforge_hf", "angelslim", "automodel", "modelopt_layers")},
 }
 OUR_OWN = "a_plain converted for SGLang"
@@ -67,7 +66,7 @@ def view(folder: Any, engine: str) -> Seen:
     return seen
 
 
-def test_vllm(in_vllm: Results, folders: dict[str, Any]) -> None:
+def test_what_vllm_makes_of_a_folder(in_vllm: Results, folders: dict[str, Any]) -> None:
     for name, folder in folders.items():
         seen, found = view(folder, "vllm==0.33.0"), in_vllm[name]
         assert (found["stage"] == "done") == (not seen.unreadable and not seen.stops), name
@@ -109,7 +108,7 @@ def test_the_verdict_of_validate(in_vllm: Results, in_sglang: Results, folders: 
     }
 
 
-def test_sglang(in_sglang: Results, folders: dict[str, Any]) -> None:
+def test_what_sglang_makes_of_a_folder(in_sglang: Results, folders: dict[str, Any]) -> None:
     for name, folder in folders.items():
         seen, found = view(folder, "sglang==0.5.23"), in_sglang[name]
         if seen.unreadable:

@@ -26,13 +26,12 @@ from converter.report.text import Printer
 from converter.run import Report, Request
 from tests.fuzz.folders import Hostile, made
 from tests.fuzz.mutation import mutate_json
-from tests.support import DATA, quiet
+from tests.support import DATA, TARGET, quiet
 
 _DRAFTERS = (
     "drafters/a_plain", "drafters/g_aux024", "producers/specforge_hf", "producers/angelslim",
     "producers/modelopt_layers", "producers/automodel_mla", "producers/specforge_peagle", "producers/speculators_010",
 )  # fmt: skip
-_TARGET = DATA / "target-tiny"
 _ENGINES = ("sglang", "vllm", "tensorrt-llm", "llama.cpp")
 # Text that means something to one of the dialects.
 _WORDS = (
@@ -57,7 +56,7 @@ def _folder(index: int) -> tuple[Path, Hostile]:
 def _target() -> tuple[Path, Hostile, dict[str, Hostile]]:
     """A target whose files are written over: its config alone, or those that speak of tokens."""
     folder, talks = made("target"), made("tokens")
-    shutil.copy(_TARGET / "config.json", talks)
+    shutil.copy(TARGET / "config.json", talks)
     names = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.json")
     return talks, Hostile(folder / "config.json"), {name: Hostile(talks / name) for name in names}
 
@@ -150,7 +149,7 @@ def seeds() -> list[bytes]:
     for index, name in enumerate(_DRAFTERS):
         text = json.dumps(json.loads((DATA / name / "config.json").read_bytes())).encode()
         found += [bytes([index | way << 3]) + text for way in (0, 20 + index % 4, 24 + index % 4)]
-    found += [bytes([way << 3]) + (_TARGET / "config.json").read_bytes() for way in (28, 29)]
+    found += [bytes([way << 3]) + (TARGET / "config.json").read_bytes() for way in (28, 29)]
     return found + [bytes([way << 3]) + _small_tokenizer() for way in (30, 31)]
 
 

@@ -7,6 +7,7 @@ from random import Random
 
 from converter.hook.lfs import LONGEST, parse_pointer
 from converter.seal import Listed, compared
+from tests.hub_repository import pointer
 
 _OID = b"4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393"
 _LINES = (
@@ -23,16 +24,15 @@ def seeds() -> list[bytes]:
 
 
 def one(data: bytes) -> None:
-    pointer = parse_pointer(data)
-    if pointer is None:
+    found = parse_pointer(data)
+    if found is None:
         return
     assert data.startswith(b"version ") and len(data) <= LONGEST
-    assert len(pointer.sha256) == 64 and 0 <= pointer.size < 10**19
-    row = {"name": "model.safetensors", "size": pointer.size, "sha256": pointer.sha256}
-    now = {"model.safetensors": Listed(pointer.size, lambda: pointer.sha256)}
+    assert len(found.sha256) == 64 and 0 <= found.size < 10**19
+    row = {"name": "model.safetensors", "size": found.size, "sha256": found.sha256}
+    now = {"model.safetensors": Listed(found.size, lambda: found.sha256)}
     assert [file.state for file in compared({"files": [row]}, now)] == ["unchanged"]
-    text = f"version https://git-lfs.github.com/spec/v1\noid sha256:{pointer.sha256}\nsize {pointer.size}\n"
-    assert parse_pointer(text.encode()) == pointer
+    assert parse_pointer(pointer(found.sha256, found.size).encode()) == found
 
 
 def mutate(data: bytes, random: Random) -> bytes | None:

@@ -21,7 +21,9 @@ import pytest
 
 from converter.publish.card import card_of_folder
 from tests.hub_client import leaks
-from tests.hub_server import Fault, Hub, Repository, files_of, hub_server
+from tests.hub_handler import Fault, Hub
+from tests.hub_repository import Repository, files_of
+from tests.hub_server import hub_server
 from tests.reliability.conftest import SEED
 from tests.reliability.rooms import Command, Drafters, Ended, names, stamps, tree
 from tests.reliability.wire import Wire, wire_to

@@ -23,7 +23,6 @@ A result:
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +40,7 @@ SERVER_OPTIONS: dict[str, dict[str, Any]] = {"gpt_oss": {"attention_backend": "t
 
 def capture(job: jobs.Job, result: jobs.Result) -> None:
     architecture, ids = job["architecture"], job["ids"]
-    result.update(
-        engine="sglang",
-        release=engine.RELEASE,
-        architecture=architecture,
-        ids=ids,
-        layers=targets.LAYERS,
-    )
-    folder = Path(tempfile.mkdtemp())
-    targets.write_config(folder, architecture)
-
-    result["stage"] = "reference"
-    reference = targets.make_reference(folder, architecture)
-    points = targets.capture_points(reference)
+    folder, reference, points = targets.prepare(job, result, "sglang", engine.RELEASE)
 
     result["stage"] = "construction"
     target = make_target(folder, architecture, reference, result)
@@ -110,10 +97,7 @@ def try_single_point(target: torch.nn.Module, point: int, points: list[torch.Ten
         states = captured_states(target)
     except Exception as failure:
         return f"{type(failure).__name__}: {failure}"
-    if not states:
-        return "missing"
-    found = [targets.which_point(state, points) for state in states]
-    return "captured" if found == [point] else f"wrong: {found}"
+    return targets.single_point(states, point, points)
 
 
 def forget_capture(target: torch.nn.Module) -> None:

@@ -24,10 +24,8 @@ A result:
 
 from __future__ import annotations
 
-import tempfile
 import types
 from collections.abc import Sequence
-from pathlib import Path
 
 import jobs
 import vllm_engine as engine  # before the rest: it makes vLLM importable
@@ -46,19 +44,7 @@ from vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils import set_eagle3_aux_hid
 
 def capture(job: jobs.Job, result: jobs.Result) -> None:
     architecture, ids = job["architecture"], job["ids"]
-    result.update(
-        engine="vllm",
-        release=engine.RELEASE,
-        architecture=architecture,
-        ids=ids,
-        layers=targets.LAYERS,
-    )
-    folder = Path(tempfile.mkdtemp())
-    targets.write_config(folder, architecture)
-
-    result["stage"] = "reference"
-    reference = targets.make_reference(folder, architecture)
-    points = targets.capture_points(reference)
+    folder, reference, points = targets.prepare(job, result, "vllm", engine.RELEASE)
 
     result["stage"] = "construction"
     config = engine.configuration(folder, dtype="float32")
@@ -118,10 +104,7 @@ def try_single_point(target: torch.nn.Module, config: VllmConfig, point: int, po
         states = captured_states(target, config)
     except Exception as failure:
         return f"{type(failure).__name__}: {failure}"
-    if not states:
-        return "missing"
-    found = [targets.which_point(state, points) for state in states]
-    return "captured" if found == [point] else f"wrong: {found}"
+    return targets.single_point(states, point, points)
 
 
 if __name__ == "__main__":

@@ -9,37 +9,24 @@ A job names a `drafter`, a folder. A result has
     not_loaded   tensors of the folder whose values are in none of them under their name
 """
 
-# ruff: noqa: E402
 from __future__ import annotations
 
 import hashlib
 import importlib.util
 import os
-import warnings
 from pathlib import Path
 
-os.environ.update(
-    CUDA_VISIBLE_DEVICES="",
-    HF_HUB_OFFLINE="1",
-    OMP_NUM_THREADS="1",
-    TOKENIZERS_PARALLELISM="false",
-    TORCHDYNAMO_DISABLE="1",
-    TRANSFORMERS_OFFLINE="1",
-)
-warnings.filterwarnings("ignore")
-
-# Before the stubs are in place: these ask what is installed, and must not find a stub.
-import torch
-from transformers import AutoConfig, PreTrainedModel  # noqa: F401
+os.environ["TORCHDYNAMO_DISABLE"] = "1"
 
 # isort: split
+import beginning  # noqa: F401
 import jobs
 import stubs
+import torch
 from safetensors.torch import load_file
 
 #: What the trainers' files import for their data, which is not read here.
 stubs.install(("datasets", "hs_connectors", "typer", "deepspeed"))
-torch.set_num_threads(1)
 
 
 def load(job: jobs.Job, result: jobs.Result) -> None:

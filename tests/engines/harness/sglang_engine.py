@@ -13,38 +13,15 @@ import os
 import sys
 import tempfile
 import types
-import warnings
 from pathlib import Path
 from typing import Any
 
-os.environ.update(
-    CUDA_VISIBLE_DEVICES="",
-    HF_HUB_OFFLINE="1",
-    OMP_NUM_THREADS="1",
-    SGLANG_USE_CPU_ENGINE="1",
-    TOKENIZERS_PARALLELISM="false",
-    TRANSFORMERS_OFFLINE="1",
-)
-warnings.filterwarnings("ignore")
-
-# Before the stubs are in place: these ask what is installed, and must not find a stub.
-import torch
-import torch._dynamo
-import torch._inductor.compile_fx
-import torch._inductor.select_algorithm
-import torch.utils._triton
-import torch.utils.flop_counter
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoProcessor,
-    AutoTokenizer,
-    GenerationConfig,
-    PreTrainedModel,
-)
+os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
 
 # isort: split
+import beginning
 import stubs
+import torch
 
 #: Packages which SGLang's files import and which the environment does not have.
 STUBBED_PACKAGES = (
@@ -87,7 +64,6 @@ STUBBED_PACKAGES = (
 )
 
 stub_finder = stubs.install(STUBBED_PACKAGES)
-torch.set_num_threads(1)
 # Called without a condition when 0.5.9 shares the target's embedding.
 torch.cuda.synchronize = torch.cuda.empty_cache = lambda *args, **kwargs: None
 

@@ -8,10 +8,12 @@ given the same weights, and each state it hands over is compared with all points
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jobs
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -103,8 +105,17 @@ SCALED_BLOCKS: dict[str, dict[tuple[str, ...], float]] = {
 }
 
 
-def write_config(folder: Path, architecture: str) -> None:
+def prepare(
+    job: jobs.Job, result: jobs.Result, engine: str, release: str
+) -> tuple[Path, torch.nn.Module, list[torch.Tensor]]:
+    """A folder with the config of a job's target, its transformers model, and the states at points 0 to LAYERS."""
+    architecture = job["architecture"]
+    result.update(engine=engine, release=release, architecture=architecture, ids=job["ids"], layers=LAYERS)
+    folder = Path(tempfile.mkdtemp())
     (folder / "config.json").write_text(json.dumps({**COMMON, **ARCHITECTURES[architecture]}))
+    result["stage"] = "reference"
+    reference = make_reference(folder, architecture)
+    return folder, reference, capture_points(reference)
 
 
 def make_reference(folder: Path, architecture: str) -> torch.nn.Module:
@@ -176,3 +187,11 @@ def which_point(state: torch.Tensor, points: list[torch.Tensor]) -> int | None:
     """The one point whose values the state has, None if there is no such point."""
     matches = [index for index, point in enumerate(points) if torch.allclose(state, point, atol=1e-4)]
     return matches[0] if len(matches) == 1 else None
+
+
+def single_point(states: list[torch.Tensor], point: int, points: list[torch.Tensor]) -> str:
+    """What came of asking for one point: "captured", "missing", or what was handed over instead."""
+    if not states:
+        return "missing"
+    found = [which_point(state, points) for state in states]
+    return "captured" if found == [point] else f"wrong: {found}"

@@ -11,44 +11,23 @@ import importlib.metadata
 import os
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 os.environ.update(
-    CUDA_VISIBLE_DEVICES="",
-    HF_HUB_OFFLINE="1",
-    OMP_NUM_THREADS="1",
-    TOKENIZERS_PARALLELISM="false",
     TORCHDYNAMO_DISABLE="1",
-    TRANSFORMERS_OFFLINE="1",
     VLLM_CACHE_ROOT=tempfile.mkdtemp(),
     VLLM_LOGGING_LEVEL="ERROR",
     VLLM_NO_USAGE_STATS="1",
     VLLM_PLUGINS="",
     VLLM_TARGET_DEVICE="cpu",
 )
-warnings.filterwarnings("ignore")
-
-# Before the stubs are in place: these ask what is installed, and must not find a stub.
-import torch
-import torch._dynamo
-import torch._inductor.compile_fx
-import torch._inductor.select_algorithm
-import torch.utils._triton
-import torch.utils.flop_counter
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoProcessor,
-    AutoTokenizer,
-    GenerationConfig,
-    PreTrainedModel,
-)
 
 # isort: split
+import beginning
 import stubs
+import torch
 
 #: What vLLM's files import and the environment does not have. No triton: vLLM has its own
 #: placeholder for it.
@@ -77,7 +56,6 @@ STUBBED_PACKAGES = (
 )
 
 stub_finder = stubs.install(STUBBED_PACKAGES)
-torch.set_num_threads(1)
 # Called without a condition after loading; PyTorch refuses it where there is no accelerator.
 torch.accelerator.empty_cache = lambda: None
 
