@@ -20,9 +20,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from drafters import POINTS, TARGET, Shape, write_drafter
-from measuring import Measured, circumstances, header_lines, measure_in_turn, say
+from measuring import ROOT, Measured, circumstances, header_lines, measure_in_turn, say
 
 KIMI = Shape(7168, 18432, 64, 163840, 32000, True, POINTS)
+TINY = ROOT / "tests" / "data"
 SEVERAL = 4
 MANY = (1, 50, 200)  # drafters in one call
 # No scan of every weight: what is timed here is all else. T115: the hole is a tensor of zeros.
@@ -51,6 +52,12 @@ def commands(drafter: Path, target: Path) -> dict[str, Measured]:
         "pass": Measured("python", (python, "-c", "pass"), "python -c pass"),
         "numpy": Measured("numpy", (python, "-c", "import numpy"), "python -c 'import numpy'"),
         "help": Measured("--help", (*validate, "--help"), "eagle3-validate --help"),
+        "explain": Measured("explain", (python, "-m", "converter", "explain", "K103"), "eagle3 explain K103"),
+        "tiny": Measured(
+            "validate, a tiny drafter",
+            (*validate, str(TINY / "drafters" / "a_plain"), "--target", str(TINY / "target-tiny")),
+            "eagle3-validate tests/data/drafters/a_plain --target tests/data/target-tiny",
+        ),
         "validate": Measured("validate", (*validate, str(drafter), *OPTIONS), shown),
         "target": Measured(
             "validate --target",

@@ -23,7 +23,7 @@ from converter.rules.loading import known_releases
 from converter.rules.releases import all_releases, resolve, span
 from converter.rules.stopping import why_it_stops
 from converter.rules.written import nested, write_config
-from tests.support import DRAFTERS, codes, errors, run
+from tests.support import DRAFTERS, ROOT, codes, errors, run
 from tests.test_forward import drafter
 
 LLAMA = Target(architecture="LlamaForCausalLM", layers=6)
@@ -228,6 +228,15 @@ def test_the_embedding_in_vllm_comes_with_a_warning() -> None:
         assert rule is not None
         assert bool(warned) == (rule.embedding == "works")
         assert all(f.severity == "warning" and "eager" in f.why for f in warned)
+
+
+def test_what_speaks_against_an_embedding_that_works_is_said() -> None:
+    """K126 says what begins so."""
+    table = ROOT / "mappings" / "engines" / "vllm.targets.json"
+    rules = json.loads(table.read_text(encoding="utf-8"))["targets"]
+    told = [r["detail"] for r in rules if r["embedding"] == "works" and "embedding" in r["detail"]]
+    assert len(told) > 50
+    assert [text for text in told if not text.startswith("embedding: ")] == []
 
 
 def test_where_a_drafter_works_is_judged_for_all_of_it() -> None:
