@@ -19,10 +19,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from measuring import NOT_HERE
+
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 SHARED_MEMORY = Path("/dev/shm")  # a tmpfs where there is one
-NOT_HERE = 77  # the exit code of a script that needs what is not on this machine
 KIMI = ("--hidden", "7168", "--intermediate", "18432", "--with-embedding")
 
 # Name in the page -> script and options. In memory the Kimi-K2.5 shape, on disk a smaller one, for information.

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+NOT_HERE = 77  # the exit code of a script that needs what is not on this machine
 PACKAGES = ("eagle3-convert", "numpy", "xxhash", "click", "rich", "torch", "safetensors")
 
 # Compiled modules are kept, as an installed package has them.
@@ -146,7 +147,8 @@ def workplace(parent: Path, size: int, times: int = 3) -> Iterator[Path]:
     needed = times * size + (1 << 30)
     free = shutil.disk_usage(parent).free
     if free < needed:
-        sys.exit(f"{parent} has {free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB are needed: name another with --folder")
+        say(f"{parent} has {free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB are needed: name another with --folder")
+        sys.exit(NOT_HERE)
 
     def stop(*_: object) -> None:
         sys.exit(143)

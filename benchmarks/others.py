@@ -19,9 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import NOT_HERE
 from drafters import ENGINE, POINTS, Shape, write_drafter
-from measuring import ENVIRONMENT, ROOT, Measured, circumstances, filesystem, header_lines, say, workplace
+from measuring import ENVIRONMENT, NOT_HERE, ROOT, Measured, circumstances, filesystem, header_lines, say, workplace
 
 sys.path.insert(0, str(ROOT))
 from tests.engines import environment

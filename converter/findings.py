@@ -61,7 +61,7 @@ class Finding:
         }
 
 
-# Commands that fixes suggest, in words for what only a run knows: `Report.add` puts in what the user gave.
+# Commands that fixes suggest, in words for what only a run knows: `Report.judged` puts in what the user gave.
 CONVERT = "eagle3-convert IN OUT"
 SEARCH = "eagle3-validate IN --sample SAMPLE --find-wiring"
 CAPTURE = "eagle3 sample --target TARGET -o SAMPLE.safetensors"

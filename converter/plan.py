@@ -14,7 +14,6 @@ from converter.checkpoint.header import FLOATS, nbytes_of
 from converter.checkpoint.reader import INDEX, SINGLE, StoredTensor, run_name
 from converter.checks.carried import stays_behind
 from converter.checks.engine import examine
-from converter.checks.obstacles import OTHER
 from converter.checks.suits import with_fixes
 from converter.drafter.drafter import Drafter
 from converter.drafter.layout import IN_BLOCKS
@@ -287,7 +286,7 @@ def _never_quantised(engine: EngineRelease, weight: str) -> Finding:
 def _as_it_is(drafter: Drafter) -> Finding:
     return warning(
         "K118",
-        f"{len(drafter.quantised)} weights are quantised; they and their scales are renamed and left as they are",
+        f"quantised weights ({len(drafter.quantised)}) and their scales are renamed and left as they are",
         where="quantization_config",
         why="what an engine makes of them was not verified here: compare the served acceptance length with training",
     )
@@ -307,7 +306,7 @@ def _bound_to_columns(drafter: Drafter) -> bool:
 
 def _out_of_order(drafter: Drafter) -> Finding:
     return error(
-        OTHER,
+        "K145",
         "fc is quantised, and its blocks cannot be put in layer order",
         where="fc.weight",
         found=describe_points(drafter.spec.capture_points),

@@ -107,8 +107,8 @@ class Request:
     command: tuple[str, ...] = ()
 
     def again(self, read_as: str = "", instead: Sequence[str] = ()) -> list[str]:
-        """The options given that `eagle3-convert` and `eagle3-validate` both have, but for engines and those that
-        `instead` gives; `read_as` stands for a --dialect that nobody gave.
+        """The options given that say what the drafter and its sample are, but for those that `instead` gives;
+        `read_as` stands for a --dialect that nobody gave.
         """
         wish, words = self.wish, list[str]()
         said = {b.partition("=")[0] for a, b in pairwise(instead) if a == "--set"}
@@ -216,15 +216,14 @@ class Report:
     def _own_words(self) -> dict[str, str]:
         """Commands that fixes suggest, and how the user would type them."""
         asked = self.request
-        shared = asked.again(self.read_as)
+        convert = [asked.source, str(asked.out or "OUT"), *self.named, *asked.again(self.read_as, self.named)]
         # Whether it takes the plugin is what the suggestion says.
-        convert = [asked.source, str(asked.out or "OUT"), *(word for word in shared if word != "--allow-plugin")]
-        convert += ["--force"] if asked.force else []
-        search = [asked.source, *shared, *([] if asked.wish.sample else ["--sample", "SAMPLE"]), "--find-wiring"]
+        convert = [word for word in convert if word != "--allow-plugin"] + (["--force"] if asked.force else [])
+        search = [asked.source, *asked.again(self.read_as), *([] if asked.wish.sample else ["--sample", "SAMPLE"])]
         target = shlex.quote(str(asked.target or "TARGET"))
         return {
             f"{CONVERT} --engine": f"{shlex.join(['eagle3-convert', *convert])} --engine",
-            SEARCH: shlex.join(["eagle3-validate", *search]),
+            SEARCH: shlex.join(["eagle3-validate", *search, "--find-wiring"]),
             CAPTURE: CAPTURE.replace("TARGET", target),
         }
 

@@ -123,7 +123,8 @@ def test_a_refusal_says_what_why_and_where_it_works(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stdout.startswith("Not converted: sglang 0.5.23 cannot compute this drafter.\n\nerror K103  ")
     command = shlex.join(["eagle3-convert", str(DRAFTERS / "l_defaults"), str(out), "--target", str(TARGET)])
-    assert f"-> works in vLLM 0.22.0 to 0.33.0: {command} --engine vllm ->" in " ".join(done.stdout.split())
+    [line] = [line for line in done.stdout.splitlines() if "-> works in vLLM" in line]
+    assert line.strip() == f"-> works in vLLM 0.22.0 to 0.33.0:  {command} --engine vllm"
     assert done.stdout.endswith("\n1 error, 0 warnings. Nothing was written.\n")
     assert not out.exists()
 
@@ -154,6 +155,16 @@ def test_suggested_commands_hold_what_the_user_gave() -> None:
     )
 
 
+def test_what_is_suggested_once_a_sample_has_named_the_wiring() -> None:
+    """A conversion declares it; a search looks again among all."""
+    report = Report(request(Path("in"), aux=(0, 3)), named=("--aux", "2,4"))
+    report.add([error("K103", "it cannot", fix=(f"works:  {CONVERT} --engine vllm", SEARCH))])
+    assert report.findings[0].fix == (
+        "works:  eagle3-convert in OUT --aux 2,4 --engine vllm",
+        "eagle3-validate in --aux embed,3 --sample SAMPLE --find-wiring",
+    )
+
+
 def test_a_name_that_no_file_can_have_is_input_that_cannot_be_read(tmp_path: Path) -> None:
     for more in ((), ("--report", tmp_path / "r.json")):
         done = eagle3("validate", "a" * 300 + "/b", *more)
@@ -171,10 +182,11 @@ def test_a_long_path_is_not_cut() -> None:
     [
         (["validate", "x"], "converter.accepting.validate_against", "interrupted"),
         (["convert", "x", "y"], "converter.pipeline.convert", "interrupted; OUT is whole: as it was before, or new"),
+        (["validate", DRAFTERS / "a_plain"], "converter.report.text.Printer.validated", "interrupted"),
         (["report", "x", "-o", "y.md"], "converter.checkpoint.jsonfile.read_object", "interrupted"),
     ],
 )
-def test_interrupted(words: list[str], place: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted(words: list[Any], place: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 

@@ -257,6 +257,16 @@ def test_a_report_is_written_of_unreadable_input_too(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "r.json").read_text())["findings"][0]["code"] == "F100"
 
 
+@pytest.mark.parametrize("other", ["a" * 300 + "/b", "locked"])
+def test_no_report_is_written_before_its_place_is_known_to_be_free(other: str, tmp_path: Path) -> None:
+    source = copy_of("a_plain", tmp_path / "in")
+    (tmp_path / "locked").mkdir(0o000)
+    before = (source / "config.json").read_bytes()
+    given = tmp_path / other
+    done = eagle3("validate", source, given, "--report", source / "config.json")
+    assert done.returncode in (2, 3) and (source / "config.json").read_bytes() == before
+
+
 def test_a_shard_is_not_named_like_a_file_of_ours(tmp_path: Path) -> None:
     source = copy_of("a_plain", tmp_path / "in")
     (source / "model.safetensors").rename(source / "eagle3-seal.json")

@@ -389,6 +389,9 @@ _MAPS: dict[str, Callable[[Path], object]] = {
         "larger than its file": "{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,), }",
         "an open bracket": "{'descr': ('", "deep brackets": "(" * 4000, "deep signs": "-" * 9000 + "1",
         "objects": "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", "no Python": "\x00",
+        "a key that has no hash": "{[]: 1}", "odd indents": "if 1:\n      a\n   b",
+        "a flag as size": "{'descr': '<i8', 'fortran_order': False, 'shape': (True,), }",
+        "a size of 20 digits": "{'descr': '<i8', 'fortran_order': False, 'shape': (99999999999999999999,), }",
     }.items()},
 }  # fmt: skip
 

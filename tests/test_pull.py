@@ -326,8 +326,9 @@ def test_a_server_that_says_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [{"sha": "a" * 40, "lastModified": "yesterday"}, {"sha": "a" * 40, "siblings": ["config.json"]}, {"siblings": []}],
-    ids=["a date", "names", "no commit"],
+    [{"sha": "a" * 40, "lastModified": "yesterday"}, {"sha": "a" * 40, "siblings": ["config.json"]}, {"siblings": []}]
+    + [{"sha": commit, "siblings": []} for commit in (5, ["a"], "x/../../tmp", "main")],
+    ids=["a date", "names", "no commit", "a number", "a list", "a path", "a branch"],
 )
 def test_a_server_that_is_no_hub(answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub.hf_api import ModelInfo
@@ -517,6 +518,7 @@ def test_damaged_targets_are_refused(world: World) -> None:
         ("org/private", "", "H401", ("or it is private", "HF_TOKEN")),
         ("org/private", STRANGER, "H401", ("your token may not read it",)),
         ("org/private", "hf_of_nobody_81b2", "H404", ("does not accept the token", "401 with the token of HF_TOKEN")),
+        ("org/a", "hf_übel", "H404", ("the token of HF_TOKEN holds characters that no token has",)),
         ("org/gated", "", "H402", ("/org/gated", "hf auth login")),
         ("org/gated", STRANGER, "H402", ("ask for access",)),
         ("org/a@nope", "", "H403", ("no revision nope",)),

@@ -68,8 +68,8 @@ FLAGGED = frozenset({NEEDS_FLAGS, FOR_SHAPE})  # a folder with one of these is r
 
 def faults(engine: EngineRelease, spec: DrafterSpec, target: Target, embedding: Embedding) -> list[Finding]:
     """What stands in the way of one release whatever is written for it: K101 and K133 rules that may not be its own,
-    K120 to K126 and K146 the target's class, K127 and K164 flags that it needs, K131 an embedding that it replaces,
-    K115 the dtype, C214 the context, K147 the cache, and the code in `CODES` of each limit that is broken.
+    K120 to K122, K124, K126 and K146 the target's class, K127 and K164 flags that it needs, K131 an embedding that it
+    replaces, K115 the dtype, C214 the context, K147 the cache, and the code in `CODES` of each limit that is broken.
     """
     findings: list[Finding] = []
     if engine.newer_than_known:

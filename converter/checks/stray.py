@@ -54,7 +54,9 @@ def _arrays(file: Path) -> Mapping[str, NDArray[np.generic]]:
         try:
             with file.open("rb") as opened:  # np.load would take a zip archive or a pickle of this name as well
                 return {file.stem: np.lib.format.read_array(opened, allow_pickle=False)}
-        except (ValueError, OSError, EOFError, MemoryError, RecursionError, TokenError):
+        except (OSError, EOFError, MemoryError, RecursionError):
+            return {}
+        except (ValueError, TypeError, ArithmeticError, SyntaxError, TokenError):
             return {}  # numpy 2.4.6 lets through what its reading of the header as Python raises
     if importlib.util.find_spec("torch") is None:
         return {}

@@ -29,6 +29,7 @@ class Show:
         self._quiet: bool = options["quiet"]
         given = [options[k] for k in ("source", "out", "target") if options.get(k) is not None]
         self._places = [Path(p) for p in (*options.get("sources", ()), *given)]
+        self._may_write = False  # not before it is known that the report's file is none of the user's
         self.written: Baseline | None = None
 
     def run(self, work: Callable[[], Any], then: Callable[[Any], int] = lambda report: 0) -> NoReturn:
@@ -41,19 +42,20 @@ class Show:
             quieten()
         try:
             self._check_file()
+            self._may_write = self._file is not None
             with interruptible():
                 report = work()
                 self._write(report)
+                code = self._code(report)
+                if not (self._quiet and code == 0):
+                    with reader_may_leave():
+                        self._print(report)
         except KeyboardInterrupt:
             fail(130, self._interrupted())
         except (Eagle3Error, OSError) as problem:
             failure = failure_of(problem)
             self._failed(failure)
             sys.exit(failure.exit_code)
-        code = self._code(report)
-        if not (self._quiet and code == 0):
-            with reader_may_leave():
-                self._print(report)
         sys.exit(code or then(report))
 
     @property
@@ -133,7 +135,7 @@ class Show:
             write_output(self._file, self._writers()[self._file.suffix](report))
 
     def _failed(self, problem: Any) -> None:
-        if self._file is not None and problem.exit_code != 2 and self._file.parent.is_dir():
+        if self._may_write and self._file is not None and problem.exit_code != 2:
             from converter.checkpoint.whole import write_whole
             from converter.report.files import FAILURES
 

@@ -27,7 +27,7 @@ class Origin:
 
 
 def exact(number: float) -> str:
-    """`500000`, `207112184`, `0.1`: a decimal that reads as this very number, without an exponent up to 15 digits."""
+    """`500000`, `207112184`, `0.1`: what reads as this very number; whole ones have no exponent up to 15 digits."""
     text = f"{number:.15g}"
     return text if float(text) == number else repr(number)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from converter.drafter.points import describe_points
 from converter.drafter.spec import DrafterSpec
 from converter.errors import InputError
-from converter.findings import Finding, error
+from converter.findings import CAPTURE, Finding, error
 from converter.forward.sample_files import find_files, open_file
 from converter.forward.sample_forms import OWN, Labels, Last, Opened, States, Stored, no_sample, other_target
 from converter.forward.sample_masks import MaskOf
@@ -385,7 +385,7 @@ def _complete(sample: Sample, spec: DrafterSpec, declared: bool) -> None:
             sample,
             "the sample has fewer states than the drafter takes",
             f"states at {spec.num_points} capture points or more",
-            "capture the states of more layers: eagle3 sample --points all",
+            f"capture the states of more layers: {CAPTURE} --points all",
         )
     if sample.positions == 0:
         short = any(n.code == "F127" for n in sample.notes) and not sample.sequences

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeGuard
 from urllib.parse import quote, unquote
 
 from converter.errors import UsageError
@@ -25,6 +26,11 @@ _URI = re.compile(
 _SPECIAL = re.compile(r"refs/(pr/\d+|convert/[\w.-]+)", re.ASCII)
 _FILE = re.compile(r"\.(safetensors|json|bin|pt|pth|ckpt)$")  # what is not there under such a name is a missing file
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def is_commit(said: object) -> TypeGuard[str]:
+    """Whether it is the full name of a commit: 40 hex digits."""
+    return isinstance(said, str) and _COMMIT.fullmatch(said) is not None
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class HubId:
     @property
     def is_commit(self) -> bool:
         """Whether the revision is one that cannot move."""
-        return _COMMIT.fullmatch(self.revision) is not None
+        return is_commit(self.revision)
 
     def at(self, commit: str) -> HubId:
         """The same place in a commit."""

@@ -39,6 +39,8 @@ def explained(named: HubId, file: str = "") -> Iterator[None]:
         yield
     except HFValidationError as problem:
         raise _refused(named, "H401", f"no repository can be named {named.repo}", file) from problem
+    except UnicodeEncodeError as problem:
+        raise _refused(named, "H404", odd_token(), file, fix=(_LOGIN,)) from problem
     except transport_errors() as problem:
         raise refusal(named, problem, file) from problem
 
@@ -194,6 +196,11 @@ def _logged_in() -> bool:
     from huggingface_hub import get_token
 
     return get_token() is not None
+
+
+def odd_token() -> str:
+    """What is said where the client cannot put the token into a request."""
+    return f"the token of {token_source()} holds characters that no token has, perhaps of a text around it"
 
 
 def token_source() -> str:

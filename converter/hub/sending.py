@@ -8,7 +8,16 @@ from pathlib import Path
 from converter.errors import OutputError, SendError
 from converter.findings import error
 from converter.hub.ids import HubId
-from converter.hub.refusals import endpoint, no_answer, overloaded, status_of, token_source, transport_errors, words_of
+from converter.hub.refusals import (
+    endpoint,
+    no_answer,
+    odd_token,
+    overloaded,
+    status_of,
+    token_source,
+    transport_errors,
+    words_of,
+)
 from converter.hub.secrets import unsigned
 
 _LOGIN = "hf auth login    (or set HF_TOKEN to a token with the role write)"
@@ -118,6 +127,8 @@ def refusal(
     now = "; ".join(state)
     if isinstance(problem, OfflineModeIsEnabled):
         return offline(named)
+    if isinstance(problem, UnicodeEncodeError):
+        return _error(named, "H423", odd_token(), why=_whole(now), fix=(_LOGIN,))
     if isinstance(problem, OSError) and problem.filename:
         return OutputError(f"cannot read {problem.filename}: {problem.strerror}; nothing was committed")
     if status in (401, 403) and not _of_the_hub(problem):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from converter.findings import Finding, note, warning
-from converter.hub.ids import HubId, also_an_id
+from converter.hub.ids import HubId, also_an_id, is_commit
 from converter.hub.patience import patiently
 from converter.hub.refusals import (
     broken,
@@ -92,9 +92,9 @@ def look_up(named: HubId, file: str) -> Snapshot:
                 if not unreachable(problem) or _commit_in_cache(named, file) is None:
                     raise
                 return _last_seen(named, file, () if named.is_commit else (_stale(named),))
-            commit = info.sha or ""
-            if not commit:
+            if not is_commit(info.sha):
                 raise no_hub(named)
+            commit = info.sha
             files = {f.rfilename: f.size for f in info.siblings or ()}
             if file in files and _commit_in_cache(named, file) != commit:
                 from huggingface_hub import hf_hub_download
@@ -152,7 +152,7 @@ def _info(named: HubId) -> ModelInfo:
 
     timeout = constants.HF_HUB_ETAG_TIMEOUT if "HF_HUB_ETAG_TIMEOUT" in os.environ else _TIMEOUT
     api = HfApi(**LIBRARY)
-    explained_later: tuple[type[BaseException], ...] = (HFValidationError, *transport_errors())
+    explained_later: tuple[type[BaseException], ...] = (HFValidationError, UnicodeEncodeError, *transport_errors())
     try:
         return patiently(
             lambda: api.model_info(named.repo, revision=named.revision or None, files_metadata=True, timeout=timeout),

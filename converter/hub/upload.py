@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from converter.checkpoint.reader import Stamp
 from converter.errors import InputError, SendError
-from converter.hub.ids import HubId
+from converter.hub.ids import HubId, is_commit
 from converter.hub.patience import patiently
 from converter.hub.refusals import broken, endpoint, overloaded, status_of, transport_errors
 from converter.hub.secrets import unsigned
@@ -154,10 +154,13 @@ def look_there(named: HubId) -> There:
             if named.revision.startswith("refs/") or named.is_commit:
                 raise no_branch(named) from problem
             info, branch = _info(named, MAIN), False
+        commit = info.sha
+        if not is_commit(commit):
+            raise ValueError("it names no commit")
     files = {
         f.rfilename: Stored(f.blob_id or "", f.lfs.sha256 if f.lfs else "", f.size or 0) for f in info.siblings or ()
     }
-    return There(named, info.sha or "", branch, info.private, files)
+    return There(named, commit, branch, info.private, files)
 
 
 def send(
@@ -353,8 +356,12 @@ def _explained(named: HubId, propose: bool = False) -> Iterator[list[str]]:
         raise refusal(named, problem, state, f"no repository can be named {named.repo}") from problem
     except transport_errors() as problem:
         raise refusal(named, problem, state, propose=propose) from problem
+    except RuntimeError as problem:
+        if isinstance(problem.__context__, KeyboardInterrupt):  # a lock that it broke: told as such where it ends
+            raise
+        raise refusal(named, problem, state) from problem
     # An answer that is none, or errors in one.
-    except (ValueError, RuntimeError, LookupError, TypeError, AttributeError) as problem:
+    except (ValueError, LookupError, TypeError, AttributeError) as problem:
         raise refusal(named, problem, state) from problem
 
 

@@ -146,7 +146,7 @@ class InspectPrinter(Printer):
         if len(groups) < len(it.groups):
             rest = it.groups[len(groups) :]
             more = sum(len(g.names) for g in rest)
-            yield "", f"and {more} more of {len(rest)} kinds, {size(sum(g.nbytes for g in rest))} (-v)"
+            yield "", f"and {more} more of {count(len(rest), 'kind')}, {size(sum(g.nbytes for g in rest))} (-v)"
         drafter = it.subject.drafter
         if drafter is not None and drafter.quantised:
             names = sorted(drafter.quantised)

@@ -38,6 +38,7 @@ _WORD_STYLES = {"works": "bold green", "works after conversion": "bold green", "
                 "unknown": "bold yellow", "not looked at": "bold"}  # fmt: skip
 _WIDTH = 110
 _GONE = 5  # entries of a baseline that no longer occur, shown without -v
+_COMMAND = "eagle3"  # a fix with such a word in it is to be copied
 _OR = re.compile(r"^or,? ")
 _FEWEST = 16  # columns of text, however narrow the terminal is
 _LEAST = 32  # columns, below which a reason is no longer put beside its verdict
@@ -349,7 +350,10 @@ class Printer:
         for i, fix in enumerate([fix for fix in f.fix if fix not in self._said]):
             self._said.add(fix)
             fix = fix if i else _OR.sub("", fix)  # what it was the alternative to was said before
-            self._hang("", f"-> {fix}", indent=len(label), style="green")
+            if _COMMAND in fix:  # to be copied: not wrapped
+                self._line(" " * (len(label) + 2) + f"-> {fix}", "green")
+            else:
+                self._hang("", f"-> {fix}", indent=len(label), style="green")
         if f.severity == "error" and not let_through:
             self._hang("", f"more: eagle3 explain {f.code}", indent=len(label), style="dim")
 
