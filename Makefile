@@ -83,7 +83,7 @@ test-faults: $(READY)
 soak: $(READY)
 	TMPDIR=$(MEMORY) HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m soak tests/reliability
 
-# Writes its tables into docs/benchmarks.md. Under 15 minutes on two idle cores; 16 GB of memory, 45 GB of disk; 15 GB in /dev/shm for one table.
+# Writes its tables into docs/benchmarks.md. Under 15 minutes on two idle cores; 16 GB of memory, 45 GB of disk; 8 GB in /dev/shm for one table.
 bench: $(READY)
 	$(BIN)/python benchmarks/bench.py
 

@@ -24,12 +24,12 @@ from measuring import NOT_HERE
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 SHARED_MEMORY = Path("/dev/shm")  # a tmpfs where there is one
-KIMI = ("--hidden", "7168", "--intermediate", "18432", "--with-embedding")
+KIMI = ("--hidden", "7168", "--intermediate", "18432")
 
 # Name in the page -> script and options. In memory the Kimi-K2.5 shape, on disk a smaller one, for information.
 TABLES: dict[str, tuple[str, ...]] = {
     "memory": ("memory.py",),
-    "convert-tmpfs": ("convert.py", *KIMI, "--rounds", "3", "--folder", str(SHARED_MEMORY)),
+    "convert-tmpfs": ("convert.py", *KIMI, "--rounds", "4", "--folder", str(SHARED_MEMORY)),
     "convert-disk": ("convert.py", "--rounds", "3"),
     "cast": ("cast.py",),
     "others": ("others.py", "--rounds", "2"),
