@@ -25,7 +25,9 @@ def imported(*args: object) -> set[str]:
     """Modules that a run of the command imports."""
     code = f"import sys; sys.argv = ['eagle3', *{list(map(str, args))!r}]\nimport converter.cli\n"
     code += "try: converter.cli.main()\nexcept SystemExit: pass\nprint('\\n'.join(sys.modules), file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    unmeasured = {key: value for key, value in os.environ.items() if not key.startswith("COVERAGE_PROCESS")}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=True, env=unmeasured)
     return set(done.stderr.split())
 
 
