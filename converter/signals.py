@@ -15,13 +15,11 @@ ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")
 @contextmanager
 def interruptible() -> Iterator[None]:
     """SIGTERM and SIGHUP raise KeyboardInterrupt as SIGINT does, so that the staging folder is removed. What is ignored
-    (`nohup`) stays so. One that comes while a lock of `threading` changes hands ends in that lock's RuntimeError; it is
-    told as what it was.
+    (`nohup`) stays so. One that comes while a lock of `threading` changes hands ends in that lock's RuntimeError. Here
+    that is KeyboardInterrupt again, whatever it was taken for in between.
     """
-    came = []
 
-    def stop(number: int, _: Any) -> NoReturn:
-        came.append(number)
+    def stop(*_: Any) -> NoReturn:
         raise KeyboardInterrupt
 
     before = {n: h for n in ENDING if (h := signal.getsignal(n)) in (signal.SIG_DFL, signal.default_int_handler)}
@@ -29,13 +27,24 @@ def interruptible() -> Iterator[None]:
         signal.signal(number, stop)
     try:
         yield
-    except RuntimeError as problem:
-        if came:
+    except Exception as problem:
+        if _broke_a_lock(problem):
             raise KeyboardInterrupt from problem
         raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _broke_a_lock(problem: BaseException | None) -> bool:
+    """Whether it was told because of a RuntimeError that an interrupt ended in."""
+    seen: list[BaseException] = []
+    while problem is not None and problem not in seen:  # `raise e.__cause__ from e` makes a circle
+        if isinstance(problem, RuntimeError) and isinstance(problem.__context__, KeyboardInterrupt):
+            return True
+        seen.append(problem)
+        problem = problem.__cause__
+    return False
 
 
 @contextmanager

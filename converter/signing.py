@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import importlib
 import io
 import re
 import shlex
@@ -177,7 +178,7 @@ def _covered(file: Path) -> set[str]:
 
 def _needs_library(what: str) -> None:
     try:
-        import model_signing  # noqa: F401
+        importlib.import_module("model_signing")
     except ImportError as problem:
         raise UsageError(
             f"{what}, model-signing is needed and cannot be imported ({problem}):  pip install 'eagle3-convert[sign]'"

@@ -246,18 +246,26 @@ def test_layers_are_found_in_wrappers_and_states_in_keywords(loaded: tuple[Any, 
     assert problem.value.finding.code == "F133"
 
 
+@pytest.mark.parametrize(
+    ("raised", "fix"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate"), "--max-new-tokens"),
+        (KeyError("cache"), "check the target"),
+        (AssertionError(), "check the target"),
+    ],
+)
 def test_a_target_that_stops_is_an_error_of_the_target(
-    loaded: tuple[Any, list[nn.Module]], monkeypatch: pytest.MonkeyPatch
+    raised: Exception, fix: str, loaded: tuple[Any, list[nn.Module]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any, **__: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate")
+        raise raised
 
     runner = greedy_runner(loaded)
     monkeypatch.setattr(loaded[0], "generate", full)
     with pytest.raises(InputError) as problem:
         runner.run(Input((3, 4), 5), 0)
     assert problem.value.finding.code == "F134"
-    assert "--max-new-tokens" in problem.value.finding.fix[0]
+    assert fix in problem.value.finding.fix[0]
 
 
 # --- what is asked for --------------------------------------------------------------------------------------

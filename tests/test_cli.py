@@ -185,6 +185,7 @@ def test_a_long_path_is_not_cut() -> None:
         (["validate", "x"], "converter.accepting.validate_against", "interrupted"),
         (["convert", "x", "y"], "converter.pipeline.convert", "interrupted; OUT is whole: as it was before, or new"),
         (["validate", DRAFTERS / "a_plain"], "converter.report.text.Printer.validated", "interrupted"),
+        (["explain", "K103"], "converter.report.explain.explain", "interrupted"),
         (["report", "x", "-o", "y.md"], "converter.checkpoint.jsonfile.read_object", "interrupted"),
     ],
 )

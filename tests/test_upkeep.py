@@ -198,6 +198,11 @@ def test_files_that_import_a_name_from_each_other() -> None:
     for name in "ab":
         module = source(files).module(f"{MODELS}{name}.py")
         assert module is not None and module.class_named("Lost") is None
+    files[f"{MODELS}a.py"] = "class Lost: ...\n" + files[f"{MODELS}a.py"]
+    both = source(files)  # what ends the circle in one file is found from the other
+    first, second = both.module(f"{MODELS}a.py"), both.module(f"{MODELS}b.py")
+    assert first is not None and second is not None
+    assert first.class_named("Lost") is second.class_named("Lost") is not None
 
 
 @pytest.mark.parametrize(

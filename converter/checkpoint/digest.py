@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from queue import SimpleQueue
@@ -73,7 +74,7 @@ class Digester:
             follower.join()
 
 
-class _Follower(threading.Thread):
+class _Follower(threading.Thread, ABC):
     """news: how many bytes are written by now. Its put() holds no lock of Python's when an interrupt comes, which would
     then never be let go, as that of a Condition.
     """
@@ -98,8 +99,9 @@ class _Follower(threading.Thread):
         except BaseException as problem:
             self.failure = problem
 
+    @abstractmethod
     def _follow(self, fd: int) -> None:
-        raise NotImplementedError
+        """Digest what is written, until all of it is or it is given up."""
 
     def _wait_for(self, position: int) -> bool:
         """Wait until `position` bytes are written; False where it is given up."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from converter.checkpoint.header import TensorInfo, read_header
 from converter.checkpoint.jsonfile import read_object, unreadable
+from converter.checkpoint.paths import is_here
 from converter.errors import InputError
 from converter.findings import error
 
@@ -340,7 +341,7 @@ def _open_shards(folder: Path, index: Path, found: list[Path]) -> Checkpoint:
     for name in names:
         if Path(name).name != name or name in ("", ".", ".."):
             raise InputError(error("F108", f"{INDEX} names a file outside the folder: {name!r}", where=str(index)))
-    missing = [name for name in names if not os.path.isfile(folder / name)]  # noqa: PTH113 - false for impossible names
+    missing = [name for name in names if not is_here(folder / name)]
     if missing:
         raise InputError(
             error(

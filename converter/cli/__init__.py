@@ -28,7 +28,17 @@ if TYPE_CHECKING:
     from converter.run import Report
 
 
-@click.group(context_settings=CONTEXT)
+class _Group(click.Group):
+    """Of a command that is interrupted where it has no words for that the exit code is 130, and not click's 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            fail(130, "interrupted")
+
+
+@click.group(cls=_Group, context_settings=CONTEXT)
 @VERSION
 def eagle3() -> None:
     """Convert EAGLE-3 draft models and prove that the engine will compute what was trained."""

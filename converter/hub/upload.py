@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from converter.checkpoint.reader import Stamp
 from converter.errors import InputError, SendError
@@ -237,8 +237,8 @@ def _check_card(named: HubId, card: Outgoing) -> None:
 def _create(named: HubId, private: bool) -> None:
     from huggingface_hub import HfApi
 
-    more = {"private": True} if private else {}
-    patiently(lambda: HfApi(**LIBRARY).create_repo(named.repo, exist_ok=True, **more), _passing)  # type: ignore[arg-type]
+    more: dict[str, Any] = {"private": True} if private else {}
+    patiently(lambda: HfApi(**LIBRARY).create_repo(named.repo, exist_ok=True, **more), _passing)
 
 
 def _branch(named: HubId, branch: str, commit: str) -> None:
@@ -356,12 +356,8 @@ def _explained(named: HubId, propose: bool = False) -> Iterator[list[str]]:
         raise refusal(named, problem, state, f"no repository can be named {named.repo}") from problem
     except transport_errors() as problem:
         raise refusal(named, problem, state, propose=propose) from problem
-    except RuntimeError as problem:
-        if isinstance(problem.__context__, KeyboardInterrupt):  # a lock that it broke: told as such where it ends
-            raise
-        raise refusal(named, problem, state) from problem
     # An answer that is none, or errors in one.
-    except (ValueError, LookupError, TypeError, AttributeError) as problem:
+    except (ValueError, RuntimeError, LookupError, TypeError, AttributeError) as problem:
         raise refusal(named, problem, state) from problem
 
 

@@ -108,16 +108,16 @@ def pure(name: str, arguments: list[Any], named: dict[str, Any], place: str) -> 
             return _is_instance(*arguments)
         if not isinstance(first, list | tuple | range | set | int | None):
             return UNKNOWN
+        items: Any = first  # of a number or None Python raises what is caught below
         if name == "enumerate":
             start = named.get("start", arguments[1] if len(arguments) > 1 else 0)
-            return list(enumerate(first, start)) if isinstance(start, int) else UNKNOWN  # type: ignore[arg-type]
+            return list(enumerate(items, start)) if isinstance(start, int) else UNKNOWN
         if name == "islice":
-            return list(first)[slice(*arguments[1:])]  # type: ignore[arg-type]
+            return list(items)[slice(*arguments[1:])]
         if name == "sorted":
-            items = sorted(first, reverse=bool(named.get("reverse")))  # type: ignore[arg-type]
-            return items if not named.get("key") else UNKNOWN
+            return sorted(items, reverse=bool(named.get("reverse"))) if not named.get("key") else UNKNOWN
         if name == "list":
-            return Captured(first or ())  # type: ignore[arg-type]
+            return Captured(items or ())
         if name in ("max", "min") and not isinstance(first, int) and not first and "default" in named:
             return named["default"]
         return PURE[name](*arguments)

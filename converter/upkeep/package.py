@@ -13,7 +13,8 @@ from pathlib import Path, PurePosixPath
 from converter.errors import Eagle3Error, UsageError
 
 _LARGEST = 8 * 2**20  # bytes; the largest source file of an engine has 0.5 MB
-_UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError)
+# RuntimeError: zipfile of what is encrypted, or packed in a way that it does not know.
+_UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, EOFError)
 
 
 class PackageError(Eagle3Error):

@@ -112,7 +112,8 @@ class Module:
     def __init__(self, source: Source, path: str) -> None:
         self.source, self.path = source, path
         self._classes: dict[ast.ClassDef, Class] = {}
-        self._named: dict[tuple[str, int], Class | None] = {}
+        self._named: dict[tuple[str, int], Class] = {}
+        self._open: set[tuple[str, int]] = set()
         try:
             self.tree = ast.parse(source.package.text(path))
         except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
@@ -138,15 +139,17 @@ class Module:
 
     def class_named(self, name: str, before: ast.AST | None = None) -> Class | None:
         """The class that a name means at the top level (`before`: on the line of that statement)."""
-        line = getattr(before, "lineno", 10**9)
-        if (name, line) not in self._named:
-            self._named[name, line] = None  # where files import a name from each other, the circle ends here
-            try:
-                self._named[name, line] = self._find_class(name, line)
-            except CannotTell:
-                del self._named[name, line]
-                raise
-        return self._named[name, line]
+        key = name, getattr(before, "lineno", 10**9)
+        if key in self._named or key in self._open:  # where files import a name from each other, the circle ends here
+            return self._named.get(key)
+        self._open.add(key)
+        try:
+            found = self._find_class(*key)
+        finally:
+            self._open.discard(key)
+        if found is not None:  # that there is none may be but half of a circle
+            self._named[key] = found
+        return found
 
     def _class(self, node: ast.ClassDef) -> Class:
         return self._classes.setdefault(node, Class(self, node))

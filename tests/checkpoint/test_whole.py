@@ -14,6 +14,8 @@ from converter.checkpoint import leftovers, staging, whole
 from converter.checkpoint.scratch import Scratch
 from converter.checkpoint.staging import Staging
 from converter.checkpoint.whole import write_whole
+from converter.errors import InputError
+from converter.findings import error
 from converter.signals import interruptible, unbroken
 
 
@@ -101,8 +103,27 @@ def test_a_lock_that_a_signal_broke_is_told_as_the_interrupt(number: int) -> Non
             signal.raise_signal(number)
         finally:
             lock.release()
+    with pytest.raises(KeyboardInterrupt), interruptible():  # whatever it is taken for in between
+        try:
+            try:
+                signal.raise_signal(number)
+            finally:
+                lock.release()
+        except RuntimeError as problem:
+            raise InputError(error("F101", "it cannot be read")) from problem
     with pytest.raises(RuntimeError, match="release unlocked lock"), interruptible():
         lock.release()
+    with pytest.raises(OSError, match="gone"), interruptible():  # each the cause of the other
+        try:
+            raise RuntimeError from OSError("gone")
+        except RuntimeError as problem:
+            assert problem.__cause__ is not None
+            raise problem.__cause__ from problem
+    with pytest.raises(InputError), interruptible():  # what an interrupt's cleaning up could not do is told
+        try:
+            signal.raise_signal(number)
+        finally:
+            raise InputError(error("F100", "it cannot be put back"))
 
 
 @pytest.mark.parametrize("name", ["hidden_name", "lock"])
